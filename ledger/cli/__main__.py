@@ -1,0 +1,7 @@
+"""`python -m ledger.cli`."""
+
+from __future__ import annotations
+
+from ledger.cli.app import main
+
+main()
