@@ -285,7 +285,7 @@ def test_too_few_items_fail_whatever_the_gain() -> None:
 def test_no_item_and_one_item_know_nothing() -> None:
     for n in (0, 1):
         decision = gate.decide(outcomes(n, 0), outcomes(0, n), Policy(Decimal("0.95"), Decimal(0), 0))
-        assert (decision.outcome, decision.gain.low, decision.gain.high) == ("fail", -1, 1)
+        assert (decision.outcome, decision.gain.low, decision.gain.high) == ("fail", Decimal(-1), Decimal(1))
 
 
 def test_only_wins_keep_a_width() -> None:
