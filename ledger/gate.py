@@ -19,9 +19,8 @@ from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 FEW_ITEMS = 30
-FEW_DISCORDANT = (
-    50  # at 50 and more, t promotes a copy at most 2.7 % of the time where 2.5 % is nominal (tests/ledger/test_gate.py)
-)
+# From 50 discordant pairs on, t promotes a copy at most 2.7 % of the time where 2.5 % is nominal (tests/ledger/test_gate.py).
+FEW_DISCORDANT = 50
 FEW_OTHERS = 10  # differences that are not the commonest of +1 and -1: with none, the standard error is 0 again
 MAX_EXCLUDED = Decimal("0.01")
 """More than this share of items without a verdict in both reports fails the gate: what is missing may not be random."""

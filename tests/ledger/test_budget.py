@@ -99,7 +99,8 @@ def test_cost_is_device_hours_times_price() -> None:
     assert cost("7200", "0.05") == Decimal("0.1")
     assert cost(Decimal("1"), "0.05") == Decimal("0.000013889")
     assert cost(1, "0.05", "ROUND_CEILING") == Decimal("0.000013889")
-    assert cost("2", "0.05", "ROUND_CEILING") == Decimal("0.000027778")
+    assert cost("0.5", "0.05") == Decimal("0.000006944")
+    assert cost("0.5", "0.05", "ROUND_CEILING") == Decimal("0.000006945")
     assert cost(0, "12.5") == 0
 
 
@@ -268,8 +269,8 @@ def test_many_small_amounts_add_up_exactly(ledger: Ledger) -> None:
     set_price(ledger, "cpu", "0.05")
     for number in range(30):
         submit(ledger, number)
-        hold(ledger, number, "0.1")
-    assert status(ledger, "sft").reserved == "0.00004167"  # 30 times 0.000001389, rounded up each
+        hold(ledger, number, "0.5")
+    assert status(ledger, "sft").reserved == "0.00020835"  # 30 times 0.000006945, each rounded up
 
 
 def test_the_cost_report_has_a_row_for_each_run(ledger: Ledger) -> None:

@@ -437,8 +437,12 @@ def test_a_stage_that_serves_nothing_cannot_roll_back(ledger: Ledger) -> None:
         roll_back(ledger, STAGE, "why not")
 
 
-def test_a_model_that_was_rolled_back_needs_a_gate_against_what_serves_now(ledger: Ledger, chain: list[str]) -> None:
+def test_a_model_that_was_left_by_a_rollback_is_promoted_again_by_its_gate(ledger: Ledger, chain: list[str]) -> None:
     _, two, three = chain
     roll_back(ledger, STAGE, "slow")
     # Its gate was against the very model that serves again, and it still stands.
     assert promote(ledger, three, STAGE, reason="was not slow after all").promotion.previous == two
+    registered = [
+        e.payload.model for e in ledger.log.stream(f"registry/{STAGE}") if isinstance(e.payload, ModelRegistered)
+    ]
+    assert registered == chain  # and it keeps the name and number that it has
