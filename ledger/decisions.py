@@ -52,17 +52,19 @@ def set_gate_policy(
 
     Raises:
         InputError: a name that is none, or a number out of range.
+        NotFound: no such suite is registered.
     """
     payload = GatePolicySet(
         stage=parse_name("stage", stage),
         suite=parse_name("suite", suite),
         method="paired-t",
-        confidence=_fraction("confidence", confidence, "0", "1"),
+        confidence=_fraction("confidence", confidence, "0.5", "1"),
         min_gain=_fraction("min_gain", min_gain, "-1", "1"),
         min_items=min_items,
     )
     if min_items < 2:
         raise InputError(f"min_items is {min_items}; an interval needs at least 2 items, and 100 is a sensible minimum")
+    _suite(ledger, suite)
     last = ledger.log.last(payload.stream(), "GatePolicySet")
     if last is not None and last.payload == payload:
         return last
@@ -83,14 +85,14 @@ def decide_gate(ledger: Ledger, candidate: str, incumbent: str, stage: str) -> D
     A failed gate is a recorded answer, not an error: look at `.passed`.
 
     Raises:
-        InputError: no policy, no suite, no evaluation of a model on it, or different verifiers.
+        InputError: no policy, no evaluation of a model on its suite, or different verifiers.
         TamperFound: a report disagrees with the event that recorded it.
     """
     parse_digest(candidate), parse_digest(incumbent)
     force = gate_policy(ledger, stage)
     if force is None:
         raise InputError(f"stage {stage} has no gate policy; set one: posttrain gate policy {stage} --suite SUITE")
-    suite = _suite(ledger, force.policy)
+    suite = _suite(ledger, force.policy.suite)
     report = _report(ledger, candidate, suite)
     other = report if incumbent == candidate else _report(ledger, incumbent, suite, verifier=report.verifier)
     gate_id = _gate_id(candidate, incumbent, report, other, force.position)
@@ -164,13 +166,11 @@ def _gate_id(
     return "g-" + canonical_digest(question).removeprefix("sha256:")[:16]
 
 
-def _suite(ledger: Ledger, policy: GatePolicySet) -> SuiteRegistered:
-    last = ledger.log.last(f"suite/{policy.suite}", "SuiteRegistered")
+def _suite(ledger: Ledger, name: str) -> SuiteRegistered:
+    last = ledger.log.last(f"suite/{name}", "SuiteRegistered")
     if last is None or not isinstance(last.payload, SuiteRegistered):
-        raise NotFound(
-            f"suite {policy.suite}, which the gate policy of stage {policy.stage} names, is not registered; register it with "
-            f"posttrain data suite, or name another: posttrain gate policy {policy.stage} --suite SUITE"
-        )
+        known = ", ".join(stream.removeprefix("suite/") for stream in ledger.log.streams("suite/"))
+        raise NotFound(f"suite {name} is not registered; registered suites: {known or 'none yet'}")
     return last.payload
 
 

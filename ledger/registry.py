@@ -46,7 +46,7 @@ def promote(ledger: Ledger, model: str, stage: str, *, reason: str, name: str | 
     """Point `stage` at the model with this digest, by its newest gate against what the stage serves now.
 
     Where the stage serves nothing yet, a gate against any incumbent counts. The model is registered under `name` (the
-    stage's name when `None`) unless it has a name already; registration and promotion are recorded together or not at all.
+    stage's name when `None`) unless it is by this gate already; registration and promotion are recorded together or not at all.
 
     Raises:
         RuleBroken: no such gate, it failed (the message holds its interval), it was decided under an older policy, or the
@@ -110,8 +110,8 @@ def register(ledger: Ledger, name: str, model: str, gate: str) -> Event:
         raise InputError(f"gate {gate} is no gate decision about model {short(model)}; run: posttrain gate {model}")
 
     def attempt() -> Event:
-        for event in _registrations(ledger, model):
-            if isinstance(event.payload, ModelRegistered) and event.payload.name == name:
+        for event in ledger.log.stream(f"registry/{name}"):
+            if isinstance(event.payload, ModelRegistered) and event.payload.model == model:
                 return event
         new = _registration(ledger, name, model, gate)
         return ledger.record(new.payload, expected_version=new.expected_version)
@@ -130,7 +130,7 @@ def _promote_once(ledger: Ledger, model: str, stage: str, reason: str, name: str
     decision = _passing_gate(ledger, model, stage, serving)
     payload = ModelPromoted(stage=stage, model=model, gate_id=decision.gate_id, previous=serving, reason=reason)
     new = [NewEvent(payload, expected_version=version)]
-    if not _registrations(ledger, model):
+    if not any(registered.gate_id == decision.gate_id for registered in _registrations(ledger, model)):
         new.insert(0, _registration(ledger, name, model, decision.gate_id))
     return Promoted(ledger.log.append_many(new)[-1], payload, reused=False)
 
@@ -181,8 +181,8 @@ def _history(events: list[Event]) -> list[Event]:
     return history
 
 
-def _registrations(ledger: Ledger, model: str) -> list[Event]:
-    return [event for event in ledger.log.used(f"model:{model}") if isinstance(event.payload, ModelRegistered)]
+def _registrations(ledger: Ledger, model: str) -> list[ModelRegistered]:
+    return [e.payload for e in ledger.log.used(f"model:{model}") if isinstance(e.payload, ModelRegistered)]
 
 
 def _registration(ledger: Ledger, name: str, model: str, gate: str) -> NewEvent:

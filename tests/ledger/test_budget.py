@@ -27,7 +27,16 @@ from ledger.budget import (
 )
 from ledger.digest import sha256_digest
 from ledger.errors import BudgetExceeded, InputError, RefusedError
-from ledger.events import AttemptStarted, CodeRevision, CostReserved, CostSettled, Event, LaunchBlocked, RunSubmitted
+from ledger.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CodeRevision,
+    CostReserved,
+    CostSettled,
+    Event,
+    LaunchBlocked,
+    RunSubmitted,
+)
 from ledger.home import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +80,12 @@ def start(ledger: Ledger, number: int, attempt: int) -> None:
         AttemptStarted(
             run_id=run_id(number), attempt=attempt, launcher="local", host="here", devices=1, device_kind="cpu"
         )
+    )
+
+
+def end(ledger: Ledger, number: int, attempt: int, seconds: str) -> None:
+    ledger.record(
+        AttemptEnded(run_id=run_id(number), attempt=attempt, outcome="killed", exit_code=-9, device_seconds=seconds)
     )
 
 
@@ -227,6 +242,7 @@ def test_attempts_add_up_and_each_is_charged_once(ledger: Ledger) -> None:
     submit(ledger, 1)
     hold(ledger, 1, "600")
     start(ledger, 1, 1)
+    end(ledger, 1, 1, "200")
     first = charge(ledger, 1, "200")
     assert charge(ledger, 1, "201") == first  # another process that saw the same end a little later
     hold(ledger, 1, "400")

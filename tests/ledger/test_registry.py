@@ -34,17 +34,21 @@ STAGE = "production"
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     ledger = Ledger.open(tmp_path / "home", create=True, actor="ada")
+    register_suite(ledger, SUITE)
+    return ledger
+
+
+def register_suite(ledger: Ledger, suite: str) -> None:
     ledger.record(
         SuiteRegistered(
             name="held-out",
-            suite=SUITE,
+            suite=suite,
             items=len(ITEMS),
             verifier="exact-answer",
             licence="CC0-1.0",
             source="generated",
         )
     )
-    return ledger
 
 
 def model(ledger: Ledger, name: str) -> str:
@@ -68,7 +72,6 @@ def evaluate(
     passed: Sequence[bool | None],
     *,
     verifier: str = "exact-answer",
-    suite: str = SUITE,
     claimed: int | None = None,
 ) -> str:
     """Record the report of an evaluation with these outcomes, one for each of the first items."""
@@ -94,7 +97,7 @@ def evaluate(
             config={},
             seed=0,
             model=model,
-            suite=suite,
+            suite=SUITE,
             verifier=verifier,
             code=CodeRevision(commit="tree", diff=sha256_digest(b""), dirty=False),
             environment=sha256_digest(b"lock"),
@@ -106,7 +109,7 @@ def evaluate(
             report=report,
             run_id=run_id,
             model=model,
-            suite=suite,
+            suite=SUITE,
             verifier=verifier,
             items=len(passed),
             passed=count if claimed is None else claimed,
@@ -166,7 +169,14 @@ def test_the_same_policy_is_recorded_once(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize(
     ("confidence", "min_gain", "min_items"),
-    [("1", "0", 100), ("0", "0", 100), ("nan", "0", 100), ("0.95", "1", 100), ("0.95", "high", 100), ("0.95", "0", 1)],
+    [
+        ("1", "0", 100),
+        ("0.5", "0", 100),
+        ("nan", "0", 100),
+        ("0.95", "1", 100),
+        ("0.95", "high", 100),
+        ("0.95", "0", 1),
+    ],
 )
 def test_a_policy_out_of_range_is_refused(ledger: Ledger, confidence: str, min_gain: str, min_items: int) -> None:
     with pytest.raises(InputError):
@@ -260,7 +270,8 @@ def test_a_missing_evaluation_names_the_command(ledger: Ledger, base: str) -> No
 
 def test_an_evaluation_on_an_older_suite_does_not_count(ledger: Ledger, base: str) -> None:
     candidate = model(ledger, "older")
-    evaluate(ledger, candidate, outcomes(150), suite=sha256_digest(b"another suite"))
+    evaluate(ledger, candidate, outcomes(150))
+    register_suite(ledger, sha256_digest(b"the suite without its wrong answers"))
     with pytest.raises(InputError, match="has no evaluation on suite held-out"):
         decide_gate(ledger, candidate, base, STAGE)
 
@@ -272,13 +283,12 @@ def test_verdicts_of_different_verifiers_are_not_compared(ledger: Ledger, base: 
         decide_gate(ledger, candidate, base, STAGE)
 
 
-def test_no_policy_and_no_suite_are_clear_lines(ledger: Ledger) -> None:
+def test_no_policy_and_an_unknown_suite_are_clear_lines(ledger: Ledger) -> None:
     digest = model(ledger, "base")
     with pytest.raises(InputError, match="posttrain gate policy production --suite"):
         decide_gate(ledger, digest, digest, STAGE)
-    set_gate_policy(ledger, STAGE, "unknown-suite")
-    with pytest.raises(NotFound, match="suite unknown-suite"):
-        decide_gate(ledger, digest, digest, STAGE)
+    with pytest.raises(NotFound, match="suite unknown-suite is not registered; registered suites: held-out"):
+        set_gate_policy(ledger, STAGE, "unknown-suite")
 
 
 def test_a_report_that_contradicts_its_event_is_tampering(ledger: Ledger, base: str) -> None:
@@ -376,6 +386,17 @@ def test_the_log_refuses_a_promotion_by_a_failed_gate(ledger: Ledger, base: str)
     gate_id = decide_gate(ledger, copy, base, STAGE).decision.gate_id
     with pytest.raises(RuleBroken):
         ledger.record(ModelPromoted(stage=STAGE, model=copy, gate_id=gate_id, reason="around the library"))
+
+
+def test_a_model_serves_two_stages_by_a_gate_for_each(ledger: Ledger, base: str) -> None:
+    candidate = gated(ledger, "better", 120, base)
+    set_gate_policy(ledger, "canary", "held-out", min_gain="-0.02")
+    decide_gate(ledger, candidate, base, "canary")
+    first = promote(ledger, candidate, "canary", reason="try it")
+    second = promote(ledger, candidate, STAGE, reason="it is good")
+    assert (first.promotion.model, second.promotion.model) == (candidate, candidate)
+    assert first.promotion.gate_id != second.promotion.gate_id
+    assert ledger.log.streams("registry/") == ["registry/canary", "registry/production"]
 
 
 def test_registering_a_name_counts_up_and_repeats_nothing(ledger: Ledger, base: str) -> None:
