@@ -76,7 +76,9 @@ def _dataset_sealed(payload: ev.DatasetVersionSealed, history: History) -> None:
     _need(checks, f"dataset {short(payload.dataset)} was never compared with the held-out suites")
     _need(checks[-1].outcome == "clean", f"dataset {short(payload.dataset)} overlaps a held-out suite")
     for suite in registered_suites(history):
-        _need(suite in checks[-1].suites, f"dataset {short(payload.dataset)} was not compared with suite {short(suite)}")
+        _need(
+            suite in checks[-1].suites, f"dataset {short(payload.dataset)} was not compared with suite {short(suite)}"
+        )
 
 
 def registered_suites(history: History) -> list[str]:
@@ -133,7 +135,9 @@ def _attempt_started(payload: ev.AttemptStarted, history: History) -> None:
     still_open = open_attempt(history, payload.run_id)
     _need(still_open is None, f"attempt {still_open} of run {payload.run_id} has not ended")
     count = len(history.payloads(payload.stream(), ev.AttemptStarted))
-    _need(payload.attempt == count + 1, f"the next attempt of run {payload.run_id} is {count + 1}, not {payload.attempt}")
+    _need(
+        payload.attempt == count + 1, f"the next attempt of run {payload.run_id} is {count + 1}, not {payload.attempt}"
+    )
     if payload.resumed_from is not None:
         saved = {c.checkpoint: c for c in history.payloads(payload.stream(), ev.CheckpointCommitted)}
         checkpoint = saved.get(payload.resumed_from)
@@ -143,7 +147,10 @@ def _attempt_started(payload: ev.AttemptStarted, history: History) -> None:
 
 def _attempt_ended(payload: ev.AttemptEnded, history: History) -> None:
     current = open_attempt(history, payload.run_id)
-    _need(current == payload.attempt, f"attempt {payload.attempt} of run {payload.run_id} is not running (running: {current})")
+    _need(
+        current == payload.attempt,
+        f"attempt {payload.attempt} of run {payload.run_id} is not running (running: {current})",
+    )
 
 
 def _checkpoint_committed(payload: ev.CheckpointCommitted, history: History) -> None:
@@ -151,7 +158,10 @@ def _checkpoint_committed(payload: ev.CheckpointCommitted, history: History) -> 
     current = open_attempt(history, payload.run_id)
     _need(current == payload.attempt, f"attempt {payload.attempt} of run {payload.run_id} is not running")
     steps = [c.step for c in history.payloads(payload.stream(), ev.CheckpointCommitted)]
-    _need(not steps or payload.step > steps[-1], f"run {payload.run_id} has a checkpoint at step {max(steps, default=0)} already")
+    _need(
+        not steps or payload.step > steps[-1],
+        f"run {payload.run_id} has a checkpoint at step {max(steps, default=0)} already",
+    )
     parts = {part.part for part in payload.parts}
     needed = {"exact": _EXACT_PARTS, "state": _STATE_PARTS, "weights": frozenset({"model"})}[payload.resume]
     missing = sorted(needed - parts)
@@ -176,7 +186,10 @@ def _run_failed(payload: ev.RunFailed | ev.RunCanceled, history: History) -> Non
 
 def _evaluation_reported(payload: ev.EvaluationReported, history: History) -> None:
     run = _submitted(history, payload.run_id)
-    _need((run.model, run.suite) == (payload.model, payload.suite), f"run {payload.run_id} evaluated another model or suite")
+    _need(
+        (run.model, run.suite) == (payload.model, payload.suite),
+        f"run {payload.run_id} evaluated another model or suite",
+    )
     _need(payload.items > 0, "an evaluation of no items is no evaluation")
     _need(0 <= payload.passed <= payload.items - payload.masked, "more items passed than were answered")
 
@@ -197,7 +210,10 @@ def _gate_decided(payload: ev.GateDecided, history: History) -> None:
     lower = Decimal(payload.gain.interval[0])
     enough = payload.gain.items >= policy.payload.min_items
     supported = lower > Decimal(policy.payload.min_gain) and enough and not payload.reasons
-    _need(payload.decision == "fail" or supported, "a gate passes only when the interval's lower bound exceeds the minimum gain")
+    _need(
+        payload.decision == "fail" or supported,
+        "a gate passes only when the interval's lower bound exceeds the minimum gain",
+    )
     _need(payload.decision == "pass" or payload.reasons, "a gate that fails gives its reasons")
 
 
@@ -229,7 +245,10 @@ def quarantined(history: History, model: str) -> bool:
 def _model_registered(payload: ev.ModelRegistered, history: History) -> None:
     passing_gate(history, payload.gate_id, payload.model)
     numbers = [p.number for p in history.payloads(payload.stream(), ev.ModelRegistered)]
-    _need(payload.number == len(numbers) + 1, f"the next version of {payload.name} is {len(numbers) + 1}, not {payload.number}")
+    _need(
+        payload.number == len(numbers) + 1,
+        f"the next version of {payload.name} is {len(numbers) + 1}, not {payload.number}",
+    )
 
 
 def _model_promoted(payload: ev.ModelPromoted, history: History) -> None:
@@ -238,14 +257,25 @@ def _model_promoted(payload: ev.ModelPromoted, history: History) -> None:
     _need(gate.stage == payload.stage, f"gate {payload.gate_id} was about stage {gate.stage}, not {payload.stage}")
     promoted = history.payloads(payload.stream(), ev.ModelPromoted)
     live = promoted[-1].model if promoted else None
-    _need(payload.previous == live, f"stage {payload.stage} serves {short(live or 'nothing')}, not {short(payload.previous or 'nothing')}")
+    _need(
+        payload.previous == live,
+        f"stage {payload.stage} serves {short(live or 'nothing')}, not {short(payload.previous or 'nothing')}",
+    )
     if payload.rollback:
-        _need(any(p.model == payload.model for p in promoted), f"model {short(payload.model)} never served {payload.stage}")
+        _need(
+            any(p.model == payload.model for p in promoted),
+            f"model {short(payload.model)} never served {payload.stage}",
+        )
         return
-    registered = [e.payload for e in history.used(f"gate:{payload.gate_id}") if isinstance(e.payload, ev.ModelRegistered)]
+    registered = [
+        e.payload for e in history.used(f"gate:{payload.gate_id}") if isinstance(e.payload, ev.ModelRegistered)
+    ]
     _need(any(r.model == payload.model for r in registered), f"model {short(payload.model)} is not registered")
     against_live = live is None or gate.incumbent == live
-    _need(against_live, f"gate {payload.gate_id} compared with {short(gate.incumbent)}, but {payload.stage} serves {short(live or '')} now")
+    _need(
+        against_live,
+        f"gate {payload.gate_id} compared with {short(gate.incumbent)}, but {payload.stage} serves {short(live or '')} now",
+    )
 
 
 def _model_quarantined(payload: ev.ModelQuarantined, history: History) -> None:
@@ -301,7 +331,10 @@ def _cost_reserved(payload: ev.CostReserved, history: History) -> None:
     _need(price, f"device kind {payload.device_kind!r} has no price; set one with `posttrain budget price`")
     spent = budget_left(history, payload.stage)
     fits = spent is None or Decimal(payload.amount) <= spent
-    _need(fits, f"reserving {payload.amount} for run {payload.run_id} exceeds what budget {payload.stage} has left ({spent})")
+    _need(
+        fits,
+        f"reserving {payload.amount} for run {payload.run_id} exceeds what budget {payload.stage} has left ({spent})",
+    )
 
 
 def budget_left(history: History, stage: str) -> Decimal | None:

@@ -1,10 +1,10 @@
 """Signed tree heads: C2SP checkpoint notes (tlog-checkpoint, signed-note) with Ed25519 signatures.
 
-    posttrain/3f1c…           origin
-    42                        number of events
-    q1w2…=                    base64 of the root
+posttrain/3f1c…           origin
+42                        number of events
+q1w2…=                    base64 of the root
 
-    — posttrain/3f1c… base64(key id ‖ signature)
+— posttrain/3f1c… base64(key id ‖ signature)
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class SigningKey:
             name, seed = path.read_text().split("\n")[:2]
             return cls(name, Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)))
         except FileNotFoundError:
-            raise InputError(f"the log's signing key {path} is missing; restore it, nothing can be appended without it") from None
+            raise InputError(
+                f"the log's signing key {path} is missing; restore it, nothing can be appended without it"
+            ) from None
         except (OSError, ValueError) as error:
             raise InputError(f"the log's signing key {path} cannot be read: {error}") from None
 
@@ -139,7 +141,9 @@ def open_note(note: str, key: VerifyingKey) -> TreeHead:
     except (IndexError, ValueError, binascii.Error):
         raise TamperFound(f"not a tree head: {note[:60]!r}") from None
     if not separator or origin != key.name or len(root) != HASH_BYTES or str(size) != lines[1] or size < 0:
-        raise TamperFound(f"tree head of size {lines[1]!r} is malformed or of another log ({origin!r}, not {key.name!r})")
+        raise TamperFound(
+            f"tree head of size {lines[1]!r} is malformed or of another log ({origin!r}, not {key.name!r})"
+        )
     if not any(_signed_by(line, text, key) for line in signatures.splitlines()):
         raise TamperFound(f"tree head of size {size} has no valid signature by {key.name}")
     return TreeHead(origin, size, root, note)

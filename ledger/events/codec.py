@@ -18,7 +18,17 @@ from ledger.events.envelope import Event
 from ledger.merkle import leaf_hash
 from ledger.store.base import EdgeRow, Row
 
-ENVELOPE = ("position", "stream", "version", "event_id", "type", "schema_version", "recorded_at", "actor", "idempotency_key")
+ENVELOPE = (
+    "position",
+    "stream",
+    "version",
+    "event_id",
+    "type",
+    "schema_version",
+    "recorded_at",
+    "actor",
+    "idempotency_key",
+)
 
 
 def encode(event: Event) -> bytes:
@@ -47,7 +57,9 @@ def from_row(row: Row) -> Event:
         NewerLedger: its type or version is unknown to this release.
     """
     if leaf_hash(row.body) != row.leaf:
-        raise TamperFound(f"event {row.position} ({row.stream}) was changed: its body does not have the recorded leaf hash")
+        raise TamperFound(
+            f"event {row.position} ({row.stream}) was changed: its body does not have the recorded leaf hash"
+        )
     return from_body(row.body, row.position)
 
 

@@ -43,6 +43,9 @@ class ModelPromoted(Payload):
     def inputs(self) -> tuple[Edge, ...]:
         return edges(("model", "model", self.model), ("gate", "gate", self.gate_id))
 
+    def outputs(self) -> tuple[Edge, ...]:
+        return edges(("promotion", "promotion", f"{self.stage}/{self.gate_id}"))
+
 
 class ModelQuarantined(Payload):
     """A model may not be promoted or deployed any more."""

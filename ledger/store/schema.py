@@ -62,7 +62,6 @@ tree_heads = Table(
 )
 
 
-
 def sqlite_triggers() -> list[str]:
     """Statements that make every table append-only in SQLite, `INSERT OR REPLACE` included, and positions gap-free."""
     statements = []

@@ -225,7 +225,11 @@ def _boundary(path: Path) -> Iterator[None]:
     except DBAPIError as error:
         reason = str(error.orig)
         if "not a database" in reason or "malformed" in reason:
-            raise TamperFound(f"{path} is damaged or not a posttrain ledger: {reason}; restore it from a copy") from error
+            raise TamperFound(
+                f"{path} is damaged or not a posttrain ledger: {reason}; restore it from a copy"
+            ) from error
         if "full" in reason:
-            raise InfrastructureError(f"{path}: the disk is full; nothing was recorded, free space and try again") from error
+            raise InfrastructureError(
+                f"{path}: the disk is full; nothing was recorded, free space and try again"
+            ) from error
         raise InfrastructureError(f"{path}: {reason}; nothing was recorded") from error
