@@ -148,9 +148,10 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
             raise InputError(f"{path} is not a regular file; remove it or leave it out") from None
         with storage_errors("read", path):
             raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"{path} is not a regular file; remove it or leave it out")
     with open(descriptor, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{path} is not a regular file; remove it or leave it out")
         yield file
 
 
