@@ -40,7 +40,13 @@ def write_all(path: Path) -> None:
 
 
 def line(**changes: object) -> bytes:
-    body: dict[str, object] = {"seq": 1, "at": "2026-01-01T00:00:00Z", "type": "started", "world_size": 1, "device": "cpu"}
+    body: dict[str, object] = {
+        "seq": 1,
+        "at": "2026-01-01T00:00:00Z",
+        "type": "started",
+        "world_size": 1,
+        "device": "cpu",
+    }
     return json.dumps({**body, **changes}).encode()
 
 
@@ -171,7 +177,10 @@ def test_the_error_names_file_and_byte(tmp_path: Path) -> None:
         (checkpoint_line(files={"../up": {}}), "'../up' is not a plain relative path"),
         (checkpoint_line(files={"/etc/passwd": {}}), "is not a plain relative path"),
         (checkpoint_line(files={"a": {"sha256": "A" * 64, "size_bytes": 1, "part": "rng"}}), "64 lower-case hex"),
-        (checkpoint_line(files={"a": {"sha256": "a" * 64, "size_bytes": 1, "part": "soul"}}), "part: 'soul' is none of"),
+        (
+            checkpoint_line(files={"a": {"sha256": "a" * 64, "size_bytes": 1, "part": "soul"}}),
+            "part: 'soul' is none of",
+        ),
         (checkpoint_line(model_files=["model/other"]), "'model/other' is not among the files"),
         (checkpoint_line(model_files=["model/w", "model/w"]), "distinct names"),
     ],
