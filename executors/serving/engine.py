@@ -271,7 +271,8 @@ class Routes:
     async def health(self, _request: Request) -> Response:
         from starlette.responses import JSONResponse
 
-        return JSONResponse({"status": "ok", "deployment_id": self.pinned.deployment_id})
+        chat = self.pinned.tokenizer.chat_template is not None
+        return JSONResponse({"status": "ok", "deployment_id": self.pinned.deployment_id, "chat": chat})
 
     async def weights(self, _request: Request) -> Response:
         from starlette.responses import JSONResponse

@@ -1,6 +1,6 @@
 """One digest for weights, on disk and in memory.
 
-    weights = canonical_digest([{"name", "dtype", "shape", "content"}, …])     sorted by name
+    weights = digest of canonical [{"name", "dtype", "shape", "content"}, …], sorted by name
 
 `content` is the digest of the tensor's bytes, little-endian and row-major, as a safetensors file stores them; `dtype` is
 the file format's own word (`F32`, `BF16`). Only names that are in the file count: a tied weight that is stored once is
@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ledger.artifacts.weights import read_header
 from ledger.canonical import canonical_bytes
 from ledger.digest import sha256_digest
 from ledger.errors import InputError
 
-MAX_HEADER_BYTES = 64 << 20  # a header of 300,000 tensors; the format itself allows 100 MB
 MAX_INDEX_BYTES = 64 << 20
+MAX_ROWS_BYTES = 1 << 30
 CHUNK_BYTES = 4 << 20
-BYTES_PER_ELEMENT = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
-    "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
-}  # fmt: skip
 FLOATS = ("F64", "F32", "BF16", "F16")
 
 
@@ -57,7 +53,7 @@ def combine(tensors: Iterable[TensorDigest]) -> str:
         {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "content": tensor.content}
         for tensor in sorted(tensors, key=lambda tensor: tensor.name)
     ]
-    return sha256_digest(canonical_bytes(rows, max_bytes=1 << 30))
+    return sha256_digest(canonical_bytes(rows, max_bytes=MAX_ROWS_BYTES))
 
 
 def directory_digest(directory: Path) -> str:
@@ -77,7 +73,7 @@ def tensor_specs(directory: Path) -> list[TensorSpec]:
     """
     specs: dict[str, TensorSpec] = {}
     for file in weight_files(directory):
-        for spec in _read_header(file):
+        for spec in _specs(file):
             if spec.name in specs:
                 raise InputError(f"{file}: tensor {spec.name!r} is also in {specs[spec.name].file.name}")
             specs[spec.name] = spec
@@ -92,9 +88,7 @@ def weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
         raise InputError(f"{directory} holds no model.safetensors; only safetensors weights are served")
-    with index.open("rb") as stream:
-        content = _json_object(stream.read(MAX_INDEX_BYTES + 1), MAX_INDEX_BYTES, index)
-    shards = content.get("weight_map")
+    shards = _read_index(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise InputError(f"{index}: no weight_map")
     names = sorted({str(name) for name in shards.values()})
@@ -111,6 +105,18 @@ def main_dtype(specs: Iterable[TensorSpec]) -> str | None:
         if spec.dtype in FLOATS:
             sizes[spec.dtype] = sizes.get(spec.dtype, 0) + spec.size_bytes
     return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else None
+
+
+def _specs(file: Path) -> list[TensorSpec]:
+    tensors = read_header(file)  # refuses a header that does not describe exactly the bytes that follow
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+    specs = []
+    for name, tensor in tensors.items():
+        start, end = header[name]["data_offsets"]
+        specs.append(TensorSpec(name, tensor.dtype, tensor.shape, file, 8 + length + start, end - start))
+    return specs
 
 
 def _digests(specs: Iterable[TensorSpec]) -> Iterator[TensorDigest]:
@@ -132,41 +138,15 @@ def _hash_exactly(stream: BinaryIO, spec: TensorSpec) -> str:
     return "sha256:" + state.hexdigest()
 
 
-def _read_header(file: Path) -> list[TensorSpec]:
-    try:
-        stream = file.open("rb")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    with stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= MAX_HEADER_BYTES:
-            raise InputError(f"{file}: header of {length} bytes; not a safetensors file")
-        header = _json_object(stream.read(length), length, file)
-        file_bytes = stream.seek(0, 2)
-    header.pop("__metadata__", None)
-    return [_spec(file, name, entry, 8 + length, file_bytes) for name, entry in header.items()]
-
-
-def _spec(file: Path, name: str, entry: Any, data_start: int, file_bytes: int) -> TensorSpec:
-    try:
-        dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
-        start, end = entry["data_offsets"]
-        declared = BYTES_PER_ELEMENT[dtype] * math.prod(shape)
-        whole = all(type(number) is int and number >= 0 for number in (*shape, start, end))
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{file}: tensor {name!r} has a malformed entry") from None
-    if not whole or end - start != declared or data_start + end > file_bytes:
-        raise InputError(f"{file}: tensor {name!r} declares bytes that do not fit its shape or the file")
-    return TensorSpec(name, dtype, shape, file, data_start + start, declared)
-
-
-def _json_object(data: bytes, limit: int, file: Path) -> dict[str, Any]:
-    if len(data) > limit:
-        raise InputError(f"{file}: more than {limit} bytes")
+def _read_index(index: Path) -> dict[str, Any]:
+    with index.open("rb") as stream:
+        data = stream.read(MAX_INDEX_BYTES + 1)
+    if len(data) > MAX_INDEX_BYTES:
+        raise InputError(f"{index}: more than {MAX_INDEX_BYTES} bytes")
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
-        raise InputError(f"{file}: not JSON") from None
+        raise InputError(f"{index}: not JSON") from None
     if not isinstance(content, dict):
-        raise InputError(f"{file}: not a JSON object")
+        raise InputError(f"{index}: not a JSON object")
     return content

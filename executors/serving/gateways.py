@@ -1,0 +1,100 @@
+"""The gateway as others see it: find it, start it, ask it, end it."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from executors.launchers.local import LocalLauncher
+from executors.serving.client import get_json
+from executors.serving.places import Place, Places
+from executors.serving.probe import wait_for_port, wait_until
+from ledger.artifacts.locks import locked
+from ledger.errors import InfrastructureError, InputError
+from ledger.home import Ledger
+
+DEFAULT_PORT = 8400
+START_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 120.0
+STOP_GRACE_S = 35.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAt:
+    """A living gateway."""
+
+    place: Place
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def state(self) -> dict[str, Any]:
+        """`position`, `stages` and `in_flight` as the gateway has them now."""
+        return get_json(f"{self.url}/posttrain/deployments")
+
+
+def find_gateway(places: Places) -> GatewayAt | None:
+    found = places.gateway()
+    return None if found is None else GatewayAt(*found)
+
+
+def ensure_gateway(ledger: Ledger, places: Places, port: int | None, say: Callable[[str], None]) -> GatewayAt:
+    """The home's gateway, started when none lives: at `port`, at its last port, or at 8400.
+
+    Raises:
+        InputError: one lives at another port than `port`.
+        InfrastructureError: the port is taken, or it does not start.
+    """
+    with locked(places.lock("gateway")):
+        found = find_gateway(places)
+        if found is None:
+            return _start(ledger, places, port, say)
+    if port is not None and port != found.port:
+        raise InputError(
+            f"this home's gateway listens on port {found.port} already; leave --port out, or stop it first"
+        )
+    return found
+
+
+def _start(ledger: Ledger, places: Places, port: int | None, say: Callable[[str], None]) -> GatewayAt:
+    recorded = places.recorded_gateway()
+    if recorded is not None:
+        # A gateway that was starting, or that hangs, when its deployer was killed.
+        LocalLauncher().stop(Place(places.root / "gateways" / str(recorded["directory"])).directory, STOP_GRACE_S)
+    wanted = port if port is not None else int(recorded["port"]) if recorded is not None else DEFAULT_PORT
+    place = Place(places.root / "gateways" / secrets.token_hex(8))
+    say(f"starting the gateway on port {wanted}")
+    plan = {"home": str(ledger.home), "port": wanted}
+    LocalLauncher().start(place.directory, (sys.executable, "-m", "executors.serving.gateway"), {}, plan)
+    return GatewayAt(place, wait_for_port(place, "the gateway", START_TIMEOUT_S))
+
+
+def end_gateway(places: Places) -> bool:
+    """Whether one was running."""
+    found = find_gateway(places)
+    if found is None:
+        return False
+    LocalLauncher().stop(found.place.directory, STOP_GRACE_S)
+    return True
+
+
+def drain(places: Places, deployment_id: str) -> bool:
+    """Wait until the gateway has no request in flight at the deployment; whether it came to that in time."""
+
+    def is_idle() -> bool:
+        gateway = find_gateway(places)
+        if gateway is None:
+            return True
+        try:
+            state = gateway.state()
+        except InfrastructureError:
+            return find_gateway(places) is None
+        routed = deployment_id in state["stages"].values()
+        return not routed and deployment_id not in state["in_flight"]
+
+    return wait_until(is_idle, DRAIN_TIMEOUT_S)
