@@ -103,8 +103,9 @@ def stop(ledger: Ledger, stage: str, reason: str) -> list[str]:
             # Recorded first: the gateway must not send requests to an engine that is ending.
             record_stopped(ledger, deployment, reason)
             drain(places, deployment.deployment_id)
-            end_engine(places, deployment.deployment_id)
+            places.engine(deployment.deployment_id).end(STOP_GRACE_S)
             stopped.append(deployment.deployment_id)
+        end_strays(places, read_routes(ledger.log))
     with locked(places.lock("gateway")):
         if not read_routes(ledger.log).standing():
             end_gateway(places)
@@ -124,9 +125,10 @@ class Deployer:
         position, promotion = self.promotion()
         table = read_routes(self.ledger.log)
         current = table.serving(self.stage)
-        reused = current is not None and current.promotion_position == position and self.alive(current)
-        if current is not None and reused:
-            deployment, probe = current, self.probe(current)
+        answered = self.answers(current) if current and current.promotion_position == position else None
+        reused = answered is not None
+        if current is not None and answered is not None:
+            deployment, probe = current, answered
             self.say(f"{current.served_name} is live already")
         else:
             deployment = self.unfinished(table, position) or self.request(position, promotion)
@@ -154,6 +156,17 @@ class Deployer:
 
     def alive(self, deployment: Deployment) -> bool:
         return self.places.engine(deployment.deployment_id).alive()
+
+    def answers(self, deployment: Deployment) -> Probe | None:
+        """The completion that a live deployment still gives; `None` when its engine is gone or hangs."""
+        if deployment.endpoint is None or not self.alive(deployment):
+            return None
+        try:
+            token = self.places.engine(deployment.deployment_id).token()
+            return first_completion(deployment.endpoint, deployment.served_name, token)
+        except InfrastructureError as error:
+            self.say(f"{deployment.served_name} does not answer ({error}); starting another")
+            return None
 
     def unfinished(self, table: RouteTable, promotion: int) -> Deployment | None:
         """A deployment of this promotion that has had no traffic yet and can still be finished."""
@@ -214,11 +227,6 @@ class Deployer:
             self.ledger.record(payload)
         return read_routes(self.ledger.log).deployments[deployment.deployment_id], probe
 
-    def probe(self, deployment: Deployment) -> Probe:
-        assert deployment.endpoint is not None
-        token = self.places.engine(deployment.deployment_id).token()
-        return first_completion(deployment.endpoint, deployment.served_name, token)
-
     def shift(self, deployment: Deployment, current: Deployment | None) -> None:
         self.say(f"moving the traffic of {self.stage} to {deployment.served_name}")
         payload = TrafficShifted(
@@ -245,7 +253,9 @@ class Deployer:
     # ---- what is not needed any more ----
 
     def retire_others(self, deployment: Deployment) -> None:
-        for other in read_routes(self.ledger.log).standing(self.stage):
+        table = read_routes(self.ledger.log)
+        end_strays(self.places, table)
+        for other in table.standing(self.stage):
             if other.deployment_id == deployment.deployment_id:
                 continue
             if self.alive(other):
@@ -259,7 +269,7 @@ class Deployer:
         if self.alive(deployment):
             self.say(f"stopping {deployment.served_name}")
             drain(self.places, deployment.deployment_id)
-        end_engine(self.places, deployment.deployment_id)
+        self.places.engine(deployment.deployment_id).end(STOP_GRACE_S)
         record_stopped(self.ledger, deployment, reason)
 
 
@@ -268,13 +278,12 @@ def record_stopped(ledger: Ledger, deployment: Deployment, reason: str) -> None:
     ledger.record(payload)
 
 
-def end_engine(places: Places, deployment_id: str) -> None:
-    """End the engine, and make sure that none starts later in its place."""
-    place, launcher = places.engine(deployment_id), LocalLauncher()
-    if launcher.state(place.directory).kind == "absent":
-        # A deployer may have been killed while its launch was on the way. A directory is launched once: whoever comes
-        # second, that launch or this idle one, does nothing.
-        place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        launcher.start(place.directory, (sys.executable, "-I", "-S", "-c", ""), {}, {})
-    launcher.stop(place.directory, STOP_GRACE_S)
-    (place.directory / "token").unlink(missing_ok=True)
+def end_strays(places: Places, table: RouteTable) -> list[str]:
+    """End engines whose deployments the ledger has as stopped: whoever recorded it was killed before it ended them."""
+    strays = []
+    for deployment_id, place in places.engines().items():
+        deployment = table.deployments.get(deployment_id)
+        if deployment is not None and deployment.stopped and place.alive():
+            place.end(STOP_GRACE_S)
+            strays.append(deployment_id)
+    return strays

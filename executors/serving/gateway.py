@@ -255,9 +255,8 @@ def serve(home: Path, port: int, out: Path) -> None:
             f"port {port} cannot be used ({error.strerror}); name another with --port, or end what listens there"
         ) from None
     ledger = Ledger.open(home)
-    places = Places(ledger.home)
     config = uvicorn.Config(
-        build_app(ledger.log, places),
+        build_app(ledger.log, Places(ledger.home)),
         log_level="warning",
         access_log=False,
         lifespan="on",
@@ -266,9 +265,7 @@ def serve(home: Path, port: int, out: Path) -> None:
         timeout_keep_alive=120,
         timeout_graceful_shutdown=30,
     )
-    port = int(listener.getsockname()[1])
-    supervisor.write_file(out / "listening.json", {"port": port, "pid": os.getpid()})
-    supervisor.write_file(places.gateway_record, {"port": port, "directory": out.parent.name})
+    supervisor.write_file(out / "listening.json", {"port": int(listener.getsockname()[1]), "pid": os.getpid()})
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -64,14 +64,23 @@ def ensure_gateway(ledger: Ledger, places: Places, port: int | None, say: Callab
 def _start(ledger: Ledger, places: Places, port: int | None, say: Callable[[str], None]) -> GatewayAt:
     recorded = places.recorded_gateway()
     if recorded is not None:
-        # A gateway that was starting, or that hangs, when its deployer was killed.
-        LocalLauncher().stop(Place(places.root / "gateways" / str(recorded["directory"])).directory, STOP_GRACE_S)
-    wanted = port if port is not None else int(recorded["port"]) if recorded is not None else DEFAULT_PORT
+        # One that was starting, or that hangs, when its deployer was killed.
+        places.gateway_place(recorded).end(STOP_GRACE_S)
+    last = int(recorded["port"]) if recorded is not None else DEFAULT_PORT
+    wanted = last if port is None else port
     place = Place(places.root / "gateways" / secrets.token_hex(8))
     say(f"starting the gateway on port {wanted}")
+    places.record_gateway(wanted, place)  # before the launch, so that whoever comes next finds what was launched
     plan = {"home": str(ledger.home), "port": wanted}
-    LocalLauncher().start(place.directory, (sys.executable, "-m", "executors.serving.gateway"), {}, plan)
-    return GatewayAt(place, wait_for_port(place, "the gateway", START_TIMEOUT_S))
+    try:
+        LocalLauncher().start(place.directory, (sys.executable, "-m", "executors.serving.gateway"), {}, plan)
+        found = GatewayAt(place, wait_for_port(place, "the gateway", START_TIMEOUT_S))
+    except InfrastructureError:
+        place.end(STOP_GRACE_S)
+        places.record_gateway(last, place)  # a port that could not be used is not the one to try next time
+        raise
+    places.record_gateway(found.port, place)
+    return found
 
 
 def end_gateway(places: Places) -> bool:
@@ -79,7 +88,7 @@ def end_gateway(places: Places) -> bool:
     found = find_gateway(places)
     if found is None:
         return False
-    LocalLauncher().stop(found.place.directory, STOP_GRACE_S)
+    found.place.end(STOP_GRACE_S)
     return True
 
 

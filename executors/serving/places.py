@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,17 @@ class Place:
             return (self.directory / "token").read_text("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise InfrastructureError(f"{self.directory / 'token'} cannot be read: {error}") from None
+
+    def end(self, grace_s: float) -> None:
+        """End the process, and make sure that none starts here later."""
+        launcher = LocalLauncher()
+        if launcher.state(self.directory).kind == "absent":
+            # Whoever launched it may have been killed while the launch was on the way. A directory is launched once:
+            # of that launch and this idle one, the second does nothing.
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            launcher.start(self.directory, (sys.executable, "-I", "-S", "-c", ""), {}, {})
+        launcher.stop(self.directory, grace_s)
+        (self.directory / "token").unlink(missing_ok=True)
 
     def make_token(self) -> Path:
         """The token's file, made if it is not there."""
@@ -126,6 +139,12 @@ class Places:
         record = self.recorded_gateway()
         if record is None:
             return None
-        place = Place(self.root / "gateways" / Path(str(record["directory"])).name)
+        place = self.gateway_place(record)
         port = place.port()
         return None if port is None else (place, port)
+
+    def gateway_place(self, record: Mapping[str, Any]) -> Place:
+        return Place(self.root / "gateways" / Path(str(record["directory"])).name)
+
+    def record_gateway(self, port: int, place: Place) -> None:
+        supervisor.write_file(self.gateway_record, {"port": port, "directory": place.directory.name})
