@@ -6,9 +6,11 @@ import hashlib
 import os
 import random
 import resource
+import signal
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -179,6 +181,43 @@ def test_a_failing_progress_bar_stops_every_thread(local: ArtifactStore, big: Pa
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("artifact")]
     assert list(local.digests()) == []
     assert local.problems(local.add_directory(big, media_types.MODEL).digest) == []
+
+
+def test_ctrl_c_stops_every_thread_at_once(local: ArtifactStore, big: Path) -> None:
+    reading, writing = os.pipe()
+
+    def slowly(count: int) -> None:
+        os.write(writing, b".")
+        time.sleep(0.3)
+
+    def work() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            local.add_directory(big, media_types.MODEL, progress=slowly)
+
+    pid = start(work)
+    os.read(reading, 1)  # one of six pieces is done
+    os.kill(pid, signal.SIGINT)
+    assert finish(pid) == 0
+    os.close(writing)
+    assert len(os.read(reading, 100)) < 5
+    os.close(reading)
+    assert list(local.digests()) == []
+
+
+def test_memory_does_not_grow_with_the_files(local: ArtifactStore, tmp_path: Path) -> None:
+    files = {}
+    for number in range(4):
+        files[str(number)] = tmp_path / str(number)
+        files[str(number)].write_bytes(os.urandom(8 * CHUNK_BYTES))
+    tracemalloc.start()
+    try:
+        artifact = local.add_files(files, media_types.MODEL)
+        local.materialise(artifact.digest, tmp_path / "out")
+        assert local.problems(artifact.digest) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 3 * CHUNK_BYTES  # at most four workers with a few chunks each; the files have 32 chunks
 
 
 # Full disks and permissions
