@@ -53,7 +53,9 @@ def main() -> int:
     try:
         prepare(options.extras, options.model)
     except subprocess.CalledProcessError as error:
-        say(f"{' '.join(map(str, error.cmd[:4]))} … failed (exit {error.returncode}); run the same command again to retry")
+        say(
+            f"{' '.join(map(str, error.cmd[:4]))} … failed (exit {error.returncode}); run the same command again to retry"
+        )
         return 4
     except KeyboardInterrupt:
         say("interrupted; the next make starts the installation over")

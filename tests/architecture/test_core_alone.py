@@ -19,7 +19,7 @@ EXTRAS = (
 )  # fmt: skip
 
 # Modules that belong to an extra: the only ones that may need it while they are imported.
-NEEDS_AN_EXTRA = ("assets", "executors.trainers.fsdp", "executors.serving.engine")
+NEEDS_AN_EXTRA = ("assets", "executors.trainers.fsdp", "executors.serving.web")
 
 BLOCKED = f"""
 import sys

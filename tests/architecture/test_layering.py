@@ -15,7 +15,9 @@ PACKAGES = ("ledger", "executors", "verifiers", "assets")
 
 def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
     """Run import-linter on the packages in `tree`, which must win over an installed posttrain."""
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from importlinter.cli import lint_imports_command as c; c()"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from importlinter.cli import lint_imports_command as c; c()"
+    )
     return subprocess.run(
         [sys.executable, "-I", "-c", code, str(tree), "pyproject.toml", "--no-cache", "--no-logo"],
         cwd=tree,

@@ -20,7 +20,9 @@ NO_CONCEPT = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Directories in which a machine keeps what is its own. A file in the repository that names one works nowhere else.
 MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:home|Users|root|work|workspace|private|mnt|media|scratch)/[\w.-]+")
 # Where packages, models and code are fetched from is the reader's choice, made in pip's own configuration.
-HOST = re.compile(r"\b(?:pypi\.org|pythonhosted|huggingface\.co|hf\.co|download\.pytorch\.org|ghcr\.io|docker\.io)\b")
+HOST = re.compile(
+    r"\b(?:pypi[.]org|files[.]python\w+[.]org|huggingface[.]co|hf[.]co|download[.]pytorch[.]org|ghcr[.]io)\b"
+)
 
 
 def tracked() -> list[Path]:
