@@ -35,7 +35,7 @@ from ledger.events.runs import ResumeLevel
 
 __all__ = [
     "Attempt", "Batch", "Capabilities", "CheckpointInfo", "Executor", "ExecutorConfig", "LaunchPlan", "ProcessExecutor",
-    "Projection", "Resources", "ResumePoint", "RunSpec",
+    "Projection", "Resources", "ResumePoint", "RunSpec", "configure",
 ]  # fmt: skip
 
 CHECKPOINT_INDEX = "checkpoint.json"
@@ -174,7 +174,7 @@ class ProcessExecutor:
     # ------------------------------------------------------------------------------------------------- the protocol
 
     def plan(self, spec: RunSpec, resources: Resources) -> LaunchPlan:
-        config = self.configure(spec.config)
+        config = configure(self, spec.config)
         self._check_resources(spec.kind, resources)
         return LaunchPlan(
             run_id=spec.run_id,
@@ -227,19 +227,6 @@ class ProcessExecutor:
 
     # ------------------------------------------------------------------------------------------------------ details
 
-    def configure(self, config: Mapping[str, Any]) -> BaseModel:
-        """`config` as this executor's model.
-
-        Raises:
-            InputError: it does not fit; the message names the key.
-        """
-        try:
-            return self.config_model.model_validate(dict(config))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(("config", *map(str, first["loc"])))
-            raise InputError(f"{place}: {first['msg']} (executor {self.name})") from None
-
     def _check_resources(self, kind: str, resources: Resources) -> None:
         able = self.capabilities()
         if kind not in able.kinds:
@@ -256,3 +243,17 @@ class ProcessExecutor:
         step_seconds = Decimal(str(self.default_step_seconds if stated is None else stated))
         device_seconds = self.steps(config) * step_seconds * resources.processes
         return Projection(device_seconds, self.memory_bytes(config, resources))
+
+
+def configure(executor: Executor, config: Mapping[str, Any]) -> BaseModel:
+    """`config` as the executor's model, defaults filled in.
+
+    Raises:
+        InputError: it does not fit; the message names the key.
+    """
+    try:
+        return executor.config_model.model_validate(dict(config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(("config", *map(str, first["loc"])))
+        raise InputError(f"{place}: {first['msg']} (executor {executor.name})") from None

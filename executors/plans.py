@@ -32,6 +32,9 @@ INPUT_NAMES = ("base", "dataset", "parent", "model", "suite")
 RESERVED = ("resources", "repeat")
 """Keys of `RunSubmitted.config` that the spec adds to the executor's own configuration."""
 
+WITHOUT_EFFECT = ("projected_step_seconds",)
+"""Settings that change no result and so are no part of a run's identity."""
+
 
 class Resources(BaseModel):
     """What a run asks for. `auto` takes a GPU when there is one that the installed torch can use."""
@@ -83,6 +86,7 @@ class RunSpec(BaseModel):
     def digest(self) -> str:
         """The canonical digest of what is pinned."""
         pinned = self.model_dump(mode="json", exclude={"stage", "code", "repeat"}, exclude_none=True)
+        pinned["config"] = {name: value for name, value in self.config.items() if name not in WITHOUT_EFFECT}
         pinned["code"] = {"commit": self.code.commit, "diff": self.code.diff}
         if self.repeat:
             pinned["repeat"] = self.repeat
