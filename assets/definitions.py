@@ -1,0 +1,34 @@
+"""What Dagster loads: `dagster dev -m assets.definitions`.
+
+The chain is the file that `POSTTRAIN_CHAIN` names, else the demo's in the home directory once `make demo` has written it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dagster import Definitions
+
+from assets.chain import Chain
+from assets.factory import chain_assets, chain_checks
+from assets.resources import LedgerResource
+from ledger.home import default_home
+
+
+def definitions(chain: Chain | None, home: Path | None = None) -> Definitions:
+    """Assets, checks and resources of a chain; none of them without one."""
+    resources = {"ledger": LedgerResource(home=str(home) if home else "")}
+    if chain is None:
+        return Definitions(resources=resources)
+    return Definitions(assets=chain_assets(chain), asset_checks=chain_checks(chain), resources=resources)
+
+
+def configured_chain() -> Chain | None:
+    """The chain to show, if there is one yet."""
+    named = os.environ.get("POSTTRAIN_CHAIN")
+    path = Path(named) if named else default_home() / "demo" / "chain.yaml"
+    return Chain(path) if named or path.is_file() else None
+
+
+defs = definitions(configured_chain())

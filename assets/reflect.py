@@ -1,0 +1,32 @@
+"""From what a step did to what Dagster shows: the data version is the content digest, and a ledger hit says so."""
+
+from __future__ import annotations
+
+from dagster import DataVersion, MaterializeResult, MetadataValue
+
+from assets.steps import Step, Value
+
+
+def reflected(step: Step) -> MaterializeResult:  # type: ignore[type-arg]  # no value is returned
+    """The materialisation of a step."""
+    return MaterializeResult(data_version=DataVersion(step.version), metadata=metadata(step))
+
+
+def metadata(step: Step) -> dict[str, MetadataValue]:  # type: ignore[type-arg]
+    """A step's facts, typed so that the web interface plots numbers."""
+    shown: dict[str, MetadataValue] = {  # type: ignore[type-arg]
+        "digest": MetadataValue.text(step.version),
+        "reused": MetadataValue.bool(step.reused),
+    }
+    if step.position is not None:
+        shown["ledger_position"] = MetadataValue.int(step.position)
+    shown.update({key: _typed(value) for key, value in step.show.items()})
+    return shown
+
+
+def _typed(value: Value) -> MetadataValue:  # type: ignore[type-arg]
+    if isinstance(value, float):
+        return MetadataValue.float(value)
+    if isinstance(value, int):
+        return MetadataValue.int(value)
+    return MetadataValue.text(value if isinstance(value, str) else "; ".join(value))
