@@ -1,4 +1,4 @@
-"""Blobs on any other fsspec file system: `s3://…`, `memory://…`.
+"""Blobs in an object store, through fsspec: `s3://…`, `gs://…`, `memory://…`.
 
 An upload costs more than a read, and an object store has no rename: a file is hashed first, skipped when its blob is there,
 and otherwise hashed again while it is uploaded under its final key. Objects appear whole or not at all there.
@@ -32,9 +32,7 @@ class RemoteStorage(Storage):
             raise InputError(f"cannot open the artifact store {url!r}: {error}") from None
 
     def prepare(self) -> None:
-        with self._errors("make", "blobs"):
-            for name in ("blobs/sha256", "manifests/sha256"):
-                self._fs.makedirs(self._path(name), exist_ok=True)
+        """Nothing to do: keys need no directories, and a bucket that is not there is a mistake in the URL."""
 
     def put_file(self, source: Path, tick: Tick) -> tuple[str, int]:
         digest, size = hash_file(source, tick)
