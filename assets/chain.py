@@ -1,14 +1,14 @@
 """The chain file: what becomes of a base model on its way to serving, with paths relative to the file.
 
-    name: demo
-    base: {name: tiny, path: base, source: "generated:assets.demo.base", licence: Apache-2.0}
-    suite: suite.yaml
-    dataset: dataset.yaml
-    stage: production
-    gate: {confidence: "0.95", min_gain: "0", min_items: 500}
-    candidates:
-      - {name: sft, run: sft.yaml}
-    budget: {stage: demo, cap: "5"}
+name: demo
+base: {name: tiny, path: base, source: "generated:assets.demo.base", licence: Apache-2.0}
+suite: suite.yaml
+dataset: dataset.yaml
+stage: production
+gate: {confidence: "0.95", min_gain: "0", min_items: 500}
+candidates:
+  - {name: sft, run: sft.yaml}
+budget: {stage: demo, cap: "5"}
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ class GateSettings(_Part):
 
 
 class Candidate(_Part):
-    """A run whose model may be promoted. `repeat` counts further runs of the same specification."""
+    """A run whose model may be promoted. `repeat` counts further runs of the same specification; `after` is the candidate
+    whose promotion has to come first, for a run that goes on from what the stage serves."""
 
     name: Name
     run: str
+    after: Name | None = None
     repeat: int = Field(default=0, ge=0)
 
 

@@ -17,7 +17,7 @@ from ledger.home import default_home
 
 
 def definitions(chain: Chain | None, home: Path | None = None) -> Definitions:
-    """Assets, checks and resources of a chain; none of them without one."""
+    """Assets, checks and resources of a chain; only resources without one."""
     resources = {"ledger": LedgerResource(home=str(home) if home else "")}
     if chain is None:
         return Definitions(resources=resources)

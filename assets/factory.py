@@ -27,16 +27,17 @@ from dagster import (
 )
 
 from assets import steps
-from assets.chain import Chain
+from assets.chain import Candidate, Chain
 from assets.reflect import metadata, reflected
 from assets.resources import LedgerResource
-from assets.steps import Step
+from assets.steps import Step, Watch
 from ledger.errors import InfrastructureError, PosttrainError
 from ledger.home import Ledger
 
 RETRIES = RetryPolicy(max_retries=3, delay=1, backoff=Backoff.LINEAR)
 
 Body = Callable[[Ledger], Step]
+Say = Callable[[str], None]
 
 
 def key(chain: Chain, *parts: str) -> AssetKey:
@@ -44,8 +45,8 @@ def key(chain: Chain, *parts: str) -> AssetKey:
     return AssetKey([part.replace("-", "_").replace(".", "_") for part in (chain.name, *parts)])
 
 
-def chain_assets(chain: Chain) -> list[AssetsDefinition]:
-    """Every asset of a chain."""
+def chain_assets(chain: Chain, watch: Watch | None = None, say: Say | None = None) -> list[AssetsDefinition]:
+    """Every asset of a chain. `watch` sees the messages of its runs, `say` gets a line for each step of a deployment."""
     base, suite, dataset = key(chain, "base"), key(chain, "suite"), key(chain, "dataset")
     made = [
         _asset(chain, base, [], "bytes", lambda ledger: steps.pin(ledger, chain)),
@@ -53,26 +54,30 @@ def chain_assets(chain: Chain) -> list[AssetsDefinition]:
         _asset(chain, dataset, [suite], "data", lambda ledger: steps.dataset(ledger, chain)),
     ]
     for candidate in chain.file.candidates:
-        made += _candidate(chain, candidate.name)
+        made += _candidate(chain, candidate, watch)
     promotions = [key(chain, candidate.name, "promotion") for candidate in chain.file.candidates]
-    made.append(
-        _asset(chain, key(chain, chain.stage, "deployment"), promotions, "serving", lambda ledger: steps.serve(ledger, chain))
-    )
+    deployment = key(chain, chain.stage, "deployment")
+    made.append(_asset(chain, deployment, promotions, "serving", lambda ledger: steps.serve(ledger, chain, say)))
     return made
 
 
-def _candidate(chain: Chain, name: str) -> list[AssetsDefinition]:
+def _candidate(chain: Chain, candidate: Candidate, watch: Watch | None) -> list[AssetsDefinition]:
+    name = candidate.name
     model, report, promotion = (key(chain, name, part) for part in ("model", "report", "promotion"))
 
     def promote(ledger: Ledger) -> Step:
-        return steps.promote(ledger, chain, steps.trained_model(ledger, chain, name), f"candidate {name} of chain {chain.name}")
+        return steps.promote(
+            ledger, chain, steps.trained_model(ledger, chain, name), f"candidate {name} of chain {chain.name}"
+        )
 
     def evaluate(ledger: Ledger) -> Step:
-        return steps.report(ledger, chain, steps.trained_model(ledger, chain, name))
+        return steps.report(ledger, chain, steps.trained_model(ledger, chain, name), watch)
 
     inputs = [key(chain, "base"), key(chain, "dataset")]
+    if candidate.after:
+        inputs.append(key(chain, candidate.after, "promotion"))
     return [
-        _asset(chain, model, inputs, "training", lambda ledger: steps.train(ledger, chain, name), RETRIES),
+        _asset(chain, model, inputs, "training", lambda ledger: steps.train(ledger, chain, name, watch), RETRIES),
         _asset(chain, report, [model, key(chain, "suite")], "evaluation", evaluate, RETRIES),
         _asset(chain, promotion, [report], "registry", promote),
     ]
@@ -84,7 +89,12 @@ def chain_checks(chain: Chain) -> list[AssetChecksDefinition]:
 
 
 def _gate(chain: Chain, name: str) -> AssetChecksDefinition:
-    @asset_check(asset=key(chain, name, "report"), name="gate", description="The paired gain over what the stage serves.")
+    @asset_check(
+        asset=key(chain, name, "report"),
+        name="gate",
+        blocking=True,
+        description="The paired gain over what the stage serves.",
+    )
     def gate(ledger: LedgerResource) -> AssetCheckResult:
         opened = ledger.open()
         step, decision = _line(lambda: steps.gate(opened, chain, steps.trained_model(opened, chain, name)))

@@ -1,0 +1,124 @@
+"""`make demo`: from a base model to a served one, every step an event in the ledger.
+
+    prepare → base, suite, dataset → train (killed once, resumed) → twin (compared) → evaluate, gate, promote
+            → a candidate that fails its gate and is refused → serve, ask, which
+
+Each step is a Dagster asset; what the ledger holds already is reflected and said so. Interrupt or kill it at any moment:
+the next call goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+from rich.console import Console
+from rich.markup import escape
+
+from assets.demo.narration import Narration
+from assets.demo.project import prepare
+from assets.demo.run import Assets, KillOnce
+from assets.steps import set_budget, trained_model
+from executors.serving.client import complete
+from ledger import registry
+from ledger.budget import set_price
+from ledger.cli.which import show_which
+from ledger.digest import short
+from ledger.errors import CheckFailed, PosttrainError
+from ledger.home import Ledger, default_home
+from ledger.which import which
+
+QUESTION = "Mia has 7 figs. She buys 5 more. Then she sells 3. How many figs does Mia have now?"
+
+
+def demo(model: str) -> None:
+    """Run the whole chain for `model` (`tiny` or `smollm2`)."""
+    say = Narration(Console())
+    ledger = Ledger.open(default_home(), create=True)
+    say.title(f"posttrain demo ({model})", f"ledger {ledger.home}")
+    if ledger.log.last("price/cpu") is None:
+        set_price(ledger, "cpu", "0.05")
+    chain = say.step("prepare", lambda: prepare(ledger.home / "demo" / model, model))
+    set_budget(ledger, chain)
+    killer = KillOnce(ledger, say.note)
+    with Assets(ledger, chain, say, killer) as assets:
+        assets.make("base")
+        assets.make("suite")
+        assets.make("dataset")
+        assets.make("sft", "model")
+        assets.make("sft-twin", "model")
+        compare(ledger, assets, say)
+        assets.make("sft", "report")
+        assets.make("sft", "promotion")
+        assets.make("sft-short", "model")
+        assets.make("sft-short", "report")
+        refuse(ledger, assets, say)
+        assets.make(chain.stage, "deployment")
+    ask(ledger, chain.stage, say)
+    say.title("posttrain which production")
+    show_which(which(ledger, chain.stage), Console())
+    say.title(
+        "Next",
+        "posttrain lineage production · posttrain log verify · posttrain fsck · posttrain cost · posttrain serve stop production",
+    )
+
+
+def compare(ledger: Ledger, assets: Assets, say: Narration) -> None:
+    """The resumed run and its uninterrupted twin must have made the same model.
+
+    Raises:
+        CheckFailed: they differ.
+    """
+    resumed, twin = (trained_model(ledger, assets.chain, name) for name in ("sft", "sft-twin"))
+    attempts = assets.attempts("sft")
+    if resumed != twin:
+        raise CheckFailed(f"the resumed model {short(resumed)} and its uninterrupted twin {short(twin)} differ")
+    say.result(f"resumed after kill -9 ({attempts} attempts) and uninterrupted: identical weights, model {short(twin)}")
+
+
+def refuse(ledger: Ledger, assets: Assets, say: Narration) -> None:
+    """Ask Dagster for nothing but the promotion of the candidate that failed; the ledger refuses it.
+
+    Raises:
+        CheckFailed: it was promoted.
+    """
+    reason = assets.refused("sft-short", "promotion")
+    live = registry.live(ledger, assets.chain.stage)
+    if (
+        reason is None
+        or live is None
+        or getattr(live.payload, "model", None) != trained_model(ledger, assets.chain, "sft")
+    ):
+        raise CheckFailed("a candidate without a passing gate was promoted")
+    say.result(f"promotion refused: {reason}")
+
+
+def ask(ledger: Ledger, stage: str, say: Narration) -> None:
+    """One question over HTTP, through the gateway."""
+    deployment = which(ledger, stage)["deployment"]
+    answer = complete(deployment["endpoint"], stage, [{"role": "user", "content": QUESTION}])
+    say.title(f"asking {stage} over HTTP", deployment["endpoint"])
+    say.note(f"Q: {QUESTION}")
+    say.result(f"A: {answer}")
+
+
+def main() -> int:
+    """Run the demo; the exit code is the command line's."""
+    started = monotonic()
+    model = os.environ.get("MODEL", "tiny")
+    errors = Console(stderr=True)
+    try:
+        demo(model)
+    except PosttrainError as error:
+        errors.print(f"[bold red]demo:[/] {escape(str(error))}", soft_wrap=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        errors.print("demo: interrupted; a run that was started goes on, and `make demo` goes on from here")
+        return 130
+    Console().print(f"[dim]done in {monotonic() - started:.0f} s[/]")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Materialising the demo's assets one after another, in this process, in a Dagster instance that `dagster dev` shows later."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from dagster import AssetSelection, DagsterInstance, ExecuteInProcessResult, materialize
+
+from assets.chain import Chain
+from assets.demo.narration import Narration
+from assets.factory import chain_assets, chain_checks, key
+from assets.resources import LedgerResource
+from executors.launchers.local import read_process
+from executors.pipe import Message
+from executors.stage import load_stage, resolve_stage
+from ledger.errors import CheckFailed, InfrastructureError
+from ledger.events import AttemptStarted, CheckpointCommitted
+from ledger.home import Ledger
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+STEPS_PAST_CHECKPOINT = 5
+INSTANCE = "telemetry:\n  enabled: false\n"
+
+
+class KillOnce:
+    """Sends SIGKILL to the training process of one run, once: some steps after its first checkpoint is in the ledger."""
+
+    def __init__(self, ledger: Ledger, say: Callable[[str], None]) -> None:
+        self._ledger = ledger
+        self._say = say
+        self.run_id: str | None = None
+
+    def __call__(self, message: Message) -> None:
+        if self.run_id is None or message.type != "progress":
+            return
+        with self._ledger.log.as_of() as history:
+            attempts = history.payloads(f"run/{self.run_id}", AttemptStarted)
+            saved = history.payloads(f"run/{self.run_id}", CheckpointCommitted)
+        step = int(message.fields["step"])
+        if len(attempts) != 1 or not saved or step < saved[-1].step + STEPS_PAST_CHECKPOINT:
+            return
+        process = read_process(self._ledger.home / "runs" / self.run_id / "attempt-1")
+        self._say(
+            f"kill -9 of the training process {process['child']} at step {step}, after the checkpoint at {saved[-1].step}"
+        )
+        os.kill(int(process["child"]), signal.SIGKILL)
+        self.run_id = None
+
+
+class Assets(AbstractContextManager["Assets"]):
+    """The demo's chain in a Dagster instance under the home directory."""
+
+    def __init__(self, ledger: Ledger, chain: Chain, say: Narration, killer: KillOnce) -> None:
+        self.chain = chain
+        self._ledger = ledger
+        self._say = say
+        self._killer = killer
+        self._assets = [*chain_assets(chain, self._watch, say.note), *chain_checks(chain)]
+        self._instance = _instance(ledger)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._say.end_bar()
+        self._instance.dispose()
+
+    def make(self, *parts: str) -> None:
+        """Materialise one asset and say what came of it.
+
+        Raises:
+            CheckFailed: the step was refused or failed; the message is the step's own.
+        """
+        self._killer.run_id = self._run_id(parts[0]) if parts == ("sft", "model") else None
+        started = monotonic()
+        result = self._materialise(parts)
+        self._say.end_bar()
+        reason = _failure(result)
+        if reason is not None:
+            raise InfrastructureError(f"{'/'.join(parts)}: {reason}")
+        self._narrate(result, parts, monotonic() - started)
+
+    def refused(self, *parts: str) -> str | None:
+        """Materialise one asset alone; the reason why it was refused, `None` when it was not."""
+        return _failure(self._materialise(parts))
+
+    def attempts(self, candidate: str) -> int:
+        return len([e for e in self._ledger.log.stream(f"run/{self._run_id(candidate)}") if e.type == "AttemptStarted"])
+
+    def _materialise(self, parts: tuple[str, ...]) -> ExecuteInProcessResult:
+        return materialize(
+            self._assets,
+            selection=AssetSelection.assets(key(self.chain, *parts)),
+            instance=self._instance,
+            resources={"ledger": LedgerResource(home=str(self._ledger.home))},
+            run_config=QUIET,
+            raise_on_error=False,
+        )
+
+    def _narrate(self, result: ExecuteInProcessResult, parts: tuple[str, ...], seconds: float) -> None:
+        for materialised in result.asset_materializations_for_node(key(self.chain, *parts).to_python_identifier()):
+            shown = {name: value.value for name, value in materialised.metadata.items()}
+            reused = bool(shown.pop("reused", False))
+            facts = "  ".join(f"{name} {value}" for name, value in shown.items() if name in SHOWN)
+            self._say.made("/".join(parts), facts, reused, seconds)
+        for check in result.get_asset_check_evaluations():
+            shown = {name: value.value for name, value in check.metadata.items()}
+            verdict = "passes" if check.passed else "fails"
+            self._say.result(
+                f"gate {verdict}: gain {shown['gain']:+.3f}, interval {shown['interval']} {shown['reasons']}"
+            )
+
+    def _watch(self, message: Message) -> None:
+        self._say.watch(message)
+        self._killer(message)
+
+    def _run_id(self, candidate: str) -> str:
+        found = self.chain.candidate(candidate)
+        spec = resolve_stage(self._ledger, load_stage(self.chain.at(found.run)))
+        return spec.model_copy(update={"repeat": found.repeat}).run_id
+
+
+SHOWN = (
+    "digest",
+    "run",
+    "step",
+    "accuracy",
+    "interval",
+    "rows",
+    "duplicates_removed",
+    "items",
+    "parameters",
+    "endpoint",
+    "stage",
+    "actor",
+)
+
+
+def _failure(result: ExecuteInProcessResult) -> str | None:
+    if result.success:
+        return None
+    for event in result.all_events:
+        data = event.event_specific_data
+        failure = getattr(data, "user_failure_data", None)
+        if event.is_step_failure and failure is not None and failure.description:
+            return str(failure.description)
+    failed = [check for check in result.get_asset_check_evaluations() if not check.passed]
+    if failed:
+        return None  # a gate that says no is an answer
+    return next((str(event.message) for event in result.all_events if event.is_failure), "failed without a reason")
+
+
+def _instance(ledger: Ledger) -> DagsterInstance:
+    place = ledger.home / "dagster"
+    place.mkdir(parents=True, exist_ok=True)
+    config = place / "dagster.yaml"
+    if not config.exists():
+        config.write_text(INSTANCE)
+    os.environ["DAGSTER_HOME"] = str(place)
+    return DagsterInstance.get()
