@@ -30,6 +30,7 @@ from ledger.registry import live, roll_back
 
 RESERVED = ("audit", "stop", "run")  # words of `posttrain serve`
 ENGINE = "transformers"
+ENGINE_ARGV = (sys.executable, "-m", "executors.serving.engine")
 STOP_GRACE_S = 35.0  # longer than an engine gives its last answers
 ROUTED_TIMEOUT_S = 30.0
 MAX_MOVES = 5
@@ -123,21 +124,20 @@ class Deployer:
     def run(self) -> Deployed | None:
         """Go to the end; `None` when the stage was promoted to something else on the way."""
         position, promotion = self.promotion()
+        gateway = ensure_gateway(self.ledger, self.places, self.port, self.say)  # a taken port is known before the wait
         table = read_routes(self.ledger.log)
         current = table.serving(self.stage)
-        answered = self.answers(current) if current and current.promotion_position == position else None
-        reused = answered is not None
-        if current is not None and answered is not None:
-            deployment, probe = current, answered
+        probe = self.answers(current) if current and current.promotion_position == position else None
+        reused = current is not None and probe is not None
+        if current is not None and probe is not None:
             self.say(f"{current.served_name} is live already")
+            deployment = current
         else:
             deployment = self.unfinished(table, position) or self.request(position, promotion)
             deployment, probe = self.bring_up(deployment)
             if self.promotion()[0] != position:
                 self.retire(deployment, f"stage {self.stage} moved to another promotion meanwhile")
                 return None
-        gateway = ensure_gateway(self.ledger, self.places, self.port, self.say)
-        if not reused:
             self.shift(deployment, current)
         self.wait_until_routed(gateway, deployment, probe)
         self.retire_others(deployment)
@@ -210,7 +210,7 @@ class Deployer:
         self.ledger.artifacts.materialise(deployment.model, directory)
         plan = EnginePlan(deployment.deployment_id, deployment.served_name, directory, place.make_token())
         self.say(f"starting engine {deployment.served_name}")
-        self.launcher.start(place.directory, (sys.executable, "-m", "executors.serving.engine"), {}, plan.document())
+        self.launcher.start(place.directory, ENGINE_ARGV, {}, plan.document())
         expected = directory_digest(directory)
         endpoint = f"http://127.0.0.1:{wait_for_port(place, 'the engine')}"
         self.say("asking for a completion and reading the weights back")

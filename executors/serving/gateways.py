@@ -44,7 +44,7 @@ def find_gateway(places: Places) -> GatewayAt | None:
 
 
 def ensure_gateway(ledger: Ledger, places: Places, port: int | None, say: Callable[[str], None]) -> GatewayAt:
-    """The home's gateway, started when none lives: at `port`, at its last port, or at 8400.
+    """The home's gateway, started when none lives: at `port` (0: any that is free), at its last port, or at 8400.
 
     Raises:
         InputError: one lives at another port than `port`.
@@ -54,7 +54,7 @@ def ensure_gateway(ledger: Ledger, places: Places, port: int | None, say: Callab
         found = find_gateway(places)
         if found is None:
             return _start(ledger, places, port, say)
-    if port is not None and port != found.port:
+    if port not in (None, 0, found.port):
         raise InputError(
             f"this home's gateway listens on port {found.port} already; leave --port out, or stop it first"
         )

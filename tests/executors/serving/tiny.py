@@ -8,7 +8,9 @@ ALPHABET = "0123456789+-*/= abcdefghijklmnopqrstuvwxyz?.!"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def save_tiny_model(directory: Path, seed: int, *, tied: bool = True, dtype: str = "float32", chat: bool = True) -> Path:
+def save_tiny_model(
+    directory: Path, seed: int, *, tied: bool = True, dtype: str = "float32", chat: bool = True
+) -> Path:
     """A Llama with random weights that differ by `seed`; it never emits an end token of its own accord."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -20,7 +22,11 @@ def save_tiny_model(directory: Path, seed: int, *, tied: bool = True, dtype: str
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
     )
     if chat:
         fast.chat_template = TEMPLATE
