@@ -1,7 +1,8 @@
 """An engine without a model: the protocol of `executors.serving.engine` in the standard library, up in a moment.
 
 It reads the weights' digest from disk when it starts and answers with the first digits of it. Options, as arguments:
-`wrong-weights`, `empty` (every completion), `crash` (while starting), `slow` (a stream that takes a second).
+`wrong-weights`, `empty` (every completion), `crash` (while starting), `slow` (a stream that takes a second), `drifts` (other
+weights from the second read-back on).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/posttrain/weights":
             self.answer({"weights": self.weights})
+            if "drifts" in OPTIONS:
+                Handler.weights = "sha256:" + "0" * 64
         else:
             self.answer({"status": "ok", "chat": True})
 

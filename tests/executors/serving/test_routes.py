@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.serving.routes import RouteTable
-from ledger.events import DeploymentReady, DeploymentRequested, DeploymentStopped, Event, Payload, TrafficShifted
+from ledger.events import DeploymentReady, DeploymentRequested, DeploymentStopped, Payload, TrafficShifted
+from tests.executors.serving.recorded import event
 
 MODEL = "sha256:" + "a" * 64
 
@@ -29,21 +30,6 @@ def payload(kind: str, number: int, stage: str) -> Payload:
     if kind == "stopped":
         return DeploymentStopped(deployment_id=name, stage=stage, reason="over")
     return TrafficShifted(stage=stage, deployment_id=name)
-
-
-def event(position: int, content: Payload) -> Event:
-    return Event(
-        position,
-        content.stream(),
-        1,
-        f"e{position}",
-        content.type_name(),
-        1,
-        "2026-01-01T00:00:00Z",
-        "ada",
-        content,
-        b"",
-    )
 
 
 STAGES = ("production", "staging")
