@@ -103,6 +103,9 @@ class Executor(Protocol):
     @property
     def config_model(self) -> type[BaseModel]: ...
 
+    @property
+    def launcher(self) -> Launcher: ...
+
     def capabilities(self) -> Capabilities: ...
 
     def plan(self, spec: RunSpec, resources: Resources) -> LaunchPlan:
@@ -113,6 +116,9 @@ class Executor(Protocol):
 
     def attach(self, run_id: str, number: int, directory: Path) -> Attempt:
         """The attempt in `directory`, whether or not it was started."""
+
+    def state(self, attempt: Attempt) -> ProcessState:
+        """Whether it runs, or how it ended. Never blocks."""
 
     def events(self, attempt: Attempt, cursor: int) -> Batch:
         """Raises `executors.pipe.PipeError` when the child wrote something that is no message."""
@@ -143,7 +149,11 @@ class ProcessExecutor:
     default_step_seconds: ClassVar[float] = 1.0  # used when the configuration does not state it
 
     def __init__(self, launcher: Launcher | None = None) -> None:
-        self.launcher: Launcher = launcher or LocalLauncher()
+        self._launcher: Launcher = launcher or LocalLauncher()
+
+    @property
+    def launcher(self) -> Launcher:
+        return self._launcher
 
     # ------------------------------------------------------------------------------------------ what a subclass says
 
@@ -199,8 +209,11 @@ class ProcessExecutor:
     def attach(self, run_id: str, number: int, directory: Path) -> Attempt:
         return Attempt(run_id, number, directory)
 
+    def state(self, attempt: Attempt) -> ProcessState:
+        return self.launcher.state(attempt.directory)
+
     def events(self, attempt: Attempt, cursor: int) -> Batch:
-        state = self.launcher.state(attempt.directory)
+        state = self.state(attempt)
         messages, after = read_messages(attempt.pipe, cursor)
         return Batch(tuple(messages), after, state)
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -82,7 +81,7 @@ class RunSpec(BaseModel):
         if taken := [key for key in RESERVED if key in self.config]:
             raise InputError(f"config.{taken[0]}: the name is reserved; rename the executor's setting")
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The canonical digest of what is pinned."""
         pinned = self.model_dump(mode="json", exclude={"stage", "code", "repeat"}, exclude_none=True)
