@@ -10,7 +10,7 @@ The flow, top to bottom:
 
 Below them: `routes` folds events into "which deployment has the stage's traffic" (pure), `weights` digests weights on
 disk and in memory alike, `places` says where a process keeps its files and whether it lives, `requests` bounds what a
-client may ask, `web` answers errors in one form.
+client may ask, `web/` holds the applications of the two servers.
 
 Nothing serves that the ledger does not name: the gateway routes a stage only to the deployment of its last
 `TrafficShifted`, when that deployment has a `DeploymentReady` and no `DeploymentStopped`, and a deployment is ready only

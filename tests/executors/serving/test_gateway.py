@@ -14,11 +14,11 @@ import pytest
 
 from executors.serving.client import DEPLOYMENT_HEADER, MODEL_HEADER, get_json
 from executors.serving.deploy import deploy, rollback, stop
-from executors.serving.gateway import Gateway, build_app
 from executors.serving.places import Places
 from executors.serving.probe import wait_until
 from executors.serving.requests import MAX_BODY_BYTES
-from executors.serving.web import Refused
+from executors.serving.web.gateway import Gateway, build_app
+from executors.serving.web.replies import Refused
 from executors.serving.weights import directory_digest
 from ledger.errors import InfrastructureError
 from ledger.events import DeploymentReady, DeploymentRequested, TrafficShifted
