@@ -13,6 +13,7 @@ from executors.evaluation.report import evaluate
 from executors.pipe import Message
 from executors.runs import materialise_run
 from executors.serving.deploy import deploy
+from executors.plans import RunSpec
 from executors.stage import load_stage, resolve_stage
 from ledger import budget, registry
 from ledger.bases import pin_base
@@ -48,7 +49,11 @@ def pin(ledger: Ledger, chain: Chain) -> Step:
     pinned = pin_base(ledger, base.name, chain.at(base.path), source=base.source, licence=base.licence)
     payload = pinned.event.payload
     assert isinstance(payload, BaseRevisionPinned)
-    show: dict[str, Value] = {"name": payload.name, "size_bytes": payload.size_bytes, "parameters": payload.parameters or 0}
+    show: dict[str, Value] = {
+        "name": payload.name,
+        "size_bytes": payload.size_bytes,
+        "parameters": payload.parameters or 0,
+    }
     return Step(payload.base, pinned.reused, pinned.event.position, show)
 
 
@@ -75,10 +80,8 @@ def dataset(ledger: Ledger, chain: Chain) -> Step:
 
 def train(ledger: Ledger, chain: Chain, candidate: str, watch: Watch | None = None) -> Step:
     """Materialise the candidate's run; its version is the digest of the model that came out."""
-    found = chain.candidate(candidate)
-    stage = load_stage(chain.at(found.run))
-    spec = resolve_stage(ledger, stage, repeat=found.repeat)
-    outcome = materialise_run(ledger, spec, budget_stage=stage.budget_stage, watch=watch)
+    stage = load_stage(chain.at(chain.candidate(candidate).run))
+    outcome = materialise_run(ledger, specification(ledger, chain, candidate), budget_stage=stage.payer, watch=watch)
     show: dict[str, Value] = {"run": outcome.run_id, "state": outcome.state, "step": outcome.step}
     if outcome.checkpoint:
         show["checkpoint"] = outcome.checkpoint
@@ -92,7 +95,11 @@ def report(ledger: Ledger, chain: Chain, model: str, watch: Watch | None = None)
     payload = evaluated.event.payload
     assert isinstance(payload, EvaluationReported)
     low, high = payload.interval
-    show: dict[str, Value] = {"accuracy": float(payload.accuracy), "interval": f"[{low}, {high}]", "items": payload.items}
+    show: dict[str, Value] = {
+        "accuracy": float(payload.accuracy),
+        "interval": f"[{low}, {high}]",
+        "items": payload.items,
+    }
     return Step(payload.report, evaluated.reused, evaluated.event.position, show)
 
 
@@ -111,7 +118,9 @@ def gate(ledger: Ledger, chain: Chain, model: str) -> tuple[Step, GateDecided]:
         event = ledger.log.stream(f"gate/{promotion.gate_id}")[-1]
         reused = True
     else:
-        incumbent = promotion.model if isinstance(promotion, ModelPromoted) else resolve_base(ledger, chain.file.base.name)
+        incumbent = (
+            promotion.model if isinstance(promotion, ModelPromoted) else resolve_base(ledger, chain.file.base.name)
+        )
         if incumbent == resolve_base(ledger, chain.file.base.name):
             report(ledger, chain, incumbent)
         decided = registry.decide_gate(ledger, model, incumbent, chain.stage)
@@ -143,7 +152,11 @@ def promote(ledger: Ledger, chain: Chain, model: str, reason: str) -> Step:
 def serve(ledger: Ledger, chain: Chain, say: Callable[[str], None] | None = None) -> Step:
     """Deploy what the stage's live promotion points to."""
     deployed = deploy(ledger, chain.stage, watch=say)
-    show: dict[str, Value] = {"endpoint": deployed.endpoint, "served_name": deployed.served_name, "model": deployed.model}
+    show: dict[str, Value] = {
+        "endpoint": deployed.endpoint,
+        "served_name": deployed.served_name,
+        "model": deployed.model,
+    }
     return Step(deployed.deployment_id, deployed.reused, None, show)
 
 
@@ -154,14 +167,20 @@ def set_budget(ledger: Ledger, chain: Chain) -> None:
         budget.set_budget(ledger, settings.stage, settings.cap, f"chain {chain.name}")
 
 
+def specification(ledger: Ledger, chain: Chain, candidate: str) -> RunSpec:
+    """What a candidate's run pins."""
+    found = chain.candidate(candidate)
+    spec = resolve_stage(ledger, load_stage(chain.at(found.run)))
+    return spec.model_copy(update={"repeat": found.repeat}) if found.repeat else spec
+
+
 def trained_model(ledger: Ledger, chain: Chain, candidate: str) -> str:
     """The model of a candidate's completed run, without running anything.
 
     Raises:
         NotFound: its run has not completed.
     """
-    found = chain.candidate(candidate)
-    spec = resolve_stage(ledger, load_stage(chain.at(found.run)), repeat=found.repeat)
+    spec = specification(ledger, chain, candidate)
     completed = ledger.log.last(f"run/{spec.run_id}", "RunCompleted")
     model = getattr(completed.payload, "model", None) if completed else None
     if model is None:

@@ -30,6 +30,13 @@ from ledger.home import Ledger, default_home
 from ledger.which import which
 
 QUESTION = "Mia has 7 figs. She buys 5 more. Then she sells 3. How many figs does Mia have now?"
+NEXT = (
+    "posttrain lineage production",
+    "posttrain log verify",
+    "posttrain fsck",
+    "posttrain cost",
+    "posttrain serve stop production",
+)
 
 
 def demo(model: str) -> None:
@@ -100,7 +107,7 @@ def ask(ledger: Ledger, stage: str, say: Narration) -> None:
     answer = complete(deployment["endpoint"], stage, [{"role": "user", "content": QUESTION}])
     say.title(f"asking {stage} over HTTP", deployment["endpoint"])
     say.note(f"Q: {QUESTION}")
-    say.result(f"A: {answer}")
+    say.result(f"A: {answer.text}")
 
 
 def main() -> int:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from executors.pipe import Message
+from executors.pipe import Completed, Failed, Message
+from executors.pipe import Progress as Stepped
 
 T = TypeVar("T")
 
@@ -47,13 +48,12 @@ class Narration:
 
     def watch(self, message: Message) -> None:
         """Draw the progress of the run that is followed."""
-        if message.type == "progress":
-            self._progress(message)
-        elif message.type in ("completed", "failed"):
+        if isinstance(message, Stepped):
+            self._progress(message.step, message.total, message.metrics.get("loss"))
+        elif isinstance(message, Completed | Failed):
             self.end_bar()
 
-    def _progress(self, message: Message) -> None:
-        step, total = int(message.fields["step"]), int(message.fields["total"])
+    def _progress(self, step: int, total: int, loss: float | None) -> None:
         if self._bar is None or self._task is None:
             self._bar = Progress(
                 TextColumn("  {task.description}"),
@@ -68,8 +68,7 @@ class Narration:
             self._task = self._bar.add_task("step", total=total, rate="")
             self._since, self._first = monotonic(), step
         passed = max(monotonic() - self._since, 1e-6)
-        loss = message.fields.get("metrics", {}).get("loss")
-        rate = f"{(step - self._first) / passed:.1f} steps/s" + (f" loss {float(loss):.3f}" if loss is not None else "")
+        rate = f"{(step - self._first) / passed:.1f} steps/s" + (f" loss {loss:.3f}" if loss is not None else "")
         self._bar.update(self._task, completed=step, total=total, rate=rate)
 
     def end_bar(self) -> None:

@@ -55,7 +55,7 @@ def _files(model: str, base_source: str, sources: dict[Source, Path]) -> dict[st
         "dataset.yaml": f"name: word-problems-train\nformat: prompt-response\nsources:\n{rows}\n",
         "suite.yaml": (
             f"name: {SUITE_NAME}\nitems: suite.jsonl\nverifier: exact-answer\n"
-            f"verifier_config: {{extract: after-think}}\nlicence: {SUITE_LICENCE}\nsource: assets.demo.tasks\n"
+            f"verifier_config: {{after: \"</think>\"}}\nlicence: {SUITE_LICENCE}\nsource: assets.demo.tasks\n"
         ),
         "chain.yaml": (
             f'name: demo\nbase: {{name: demo-{model}, path: base, source: "{base_source}", licence: Apache-2.0}}\n'

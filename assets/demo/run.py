@@ -16,10 +16,10 @@ from assets.chain import Chain
 from assets.demo.narration import Narration
 from assets.factory import chain_assets, chain_checks, key
 from assets.resources import LedgerResource
+from assets.steps import specification
 from executors.launchers.local import read_process
-from executors.pipe import Message
-from executors.stage import load_stage, resolve_stage
-from ledger.errors import CheckFailed, InfrastructureError
+from executors.pipe import Message, Progress
+from ledger.errors import InfrastructureError
 from ledger.events import AttemptStarted, CheckpointCommitted
 from ledger.home import Ledger
 
@@ -37,12 +37,12 @@ class KillOnce:
         self.run_id: str | None = None
 
     def __call__(self, message: Message) -> None:
-        if self.run_id is None or message.type != "progress":
+        if self.run_id is None or not isinstance(message, Progress):
             return
         with self._ledger.log.as_of() as history:
             attempts = history.payloads(f"run/{self.run_id}", AttemptStarted)
             saved = history.payloads(f"run/{self.run_id}", CheckpointCommitted)
-        step = int(message.fields["step"])
+        step = message.step
         if len(attempts) != 1 or not saved or step < saved[-1].step + STEPS_PAST_CHECKPOINT:
             return
         process = read_process(self._ledger.home / "runs" / self.run_id / "attempt-1")
@@ -123,9 +123,7 @@ class Assets(AbstractContextManager["Assets"]):
         self._killer(message)
 
     def _run_id(self, candidate: str) -> str:
-        found = self.chain.candidate(candidate)
-        spec = resolve_stage(self._ledger, load_stage(self.chain.at(found.run)))
-        return spec.model_copy(update={"repeat": found.repeat}).run_id
+        return specification(self._ledger, self.chain, candidate).run_id
 
 
 SHOWN = (
