@@ -31,6 +31,7 @@ from ledger.references import resolve_model, resolve_suite
 CONFIDENCE = "0.95"
 METHOD = "greedy decoding; accuracy over items with a verdict; Wilson score interval"
 MAX_COMPLETIONS_BYTES = 1 << 30
+MAX_VERDICT_BYTES = 16 << 20
 
 Watch = Callable[[Message], None]
 
@@ -171,6 +172,8 @@ def _completion(line: bytes, place: str) -> tuple[str, str]:
     item, completion = (content.get("item"), content.get("completion")) if isinstance(content, dict) else (None, None)
     if not isinstance(item, str) or not isinstance(completion, str):
         raise InfrastructureError(f"{place} is no completion; expected the texts item and completion")
+    if not completion.isascii() and any("\ud800" <= character <= "\udfff" for character in completion):
+        raise InfrastructureError(f"{place}: the completion holds a lone surrogate, which is no text")
     return item, completion
 
 
@@ -178,7 +181,7 @@ def _stored(ledger: Ledger, aggregate: Mapping[str, Any], judged: Sequence[Judge
     """The digest of the report artifact. The same verdicts of the same run have the same one."""
     files: dict[str, Path | bytes] = {
         "report.json": canonical_bytes(dict(aggregate)) + b"\n",
-        "verdicts.jsonl": b"".join(canonical_bytes(one.to_json()) + b"\n" for one in judged),
+        "verdicts.jsonl": b"".join(canonical_bytes(one.to_json(), MAX_VERDICT_BYTES) + b"\n" for one in judged),
     }
     return ledger.artifacts.add_files(files, media_types.REPORT).digest
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,7 @@ def load_generator(directory: Path, device: str = "cpu") -> TransformersGenerato
     try:
         import torch
         import transformers
+        from safetensors import SafetensorError
     except ImportError:
         raise MissingExtra("generation", "evaluate") from None
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -62,7 +64,7 @@ def load_generator(directory: Path, device: str = "cpu") -> TransformersGenerato
         model, report = loader.from_pretrained(
             directory, use_safetensors=True, dtype="auto", output_loading_info=True, **local
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{directory} cannot be loaded as a causal language model: {_one_line(error)}") from error
     wrong = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     if wrong:
@@ -110,11 +112,20 @@ class TransformersGenerator:
         self._dropped = _special_ids(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
-        """Token ids of a user's message through the chat template; of the text as it is when the model has none."""
+        """Token ids of a user's message through the chat template; of the text as it is when the model has none.
+
+        Raises:
+            InputError: the template refuses the message.
+        """
         if not self.tokenizer.chat_template:
             return list(self.tokenizer(prompt)["input_ids"])
+        from jinja2 import TemplateError  # comes with transformers' chat templates
+
         messages = [{"role": "user", "content": prompt}]
-        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        try:
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:
+            raise InputError(f"the model's chat template refuses a user's message: {_one_line(error)}") from error
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -218,10 +229,9 @@ def _choose(logits: torch.Tensor, batch: list[_Row], sampling: Sampling) -> torc
 
 def _draws(sampling: Sampling, index: int, count: int) -> list[float]:
     """Uniform numbers in [0, 1) of one prompt; the first n are the same whatever `count` is."""
-    import torch
-
-    generator = torch.Generator().manual_seed((sampling.seed << 32) + index)
-    return [float(number) for number in torch.rand(count, generator=generator, dtype=torch.float64)]
+    # A text seeds all of the state; torch's CPU generator would take the lower 32 bits of a number and drop the rest.
+    stream = random.Random(f"{sampling.seed}/{index}")
+    return [stream.random() for _ in range(count)]
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
