@@ -10,7 +10,13 @@ BIN := .venv/bin
 # Two test workers: a test may start processes of its own.
 WORKERS ?= 2
 
-export MODEL ENGINE
+# Unset stays unset: an empty variable is another thing.
+ifdef MODEL
+export MODEL
+endif
+ifdef ENGINE
+export ENGINE
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo test check format lint types layers quick clean
