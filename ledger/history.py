@@ -49,7 +49,8 @@ class History:
 
     def last(self, stream: str, type: str | None = None) -> Event | None:
         """The stream's last event, or its last event of a type."""
-        return next((e for e in reversed(self.stream(stream)) if type is None or e.type == type), None)
+        row = self._reader.last(stream, type, self._upto)
+        return None if row is None else from_row(row)
 
     def made(self, node: str) -> list[Event]:
         """Events that have the node among their outputs, by position."""

@@ -39,6 +39,10 @@ class Draft(History):
         drafted = {event.stream for event in self._pending if event.stream.startswith(prefix)}
         return sorted(drafted.union(super().streams(prefix)))
 
+    def last(self, stream: str, type: str | None = None) -> Event | None:
+        drafted = (e for e in reversed(self._pending) if e.stream == stream and (type is None or e.type == type))
+        return next(drafted, None) or super().last(stream, type)
+
     def made(self, node: str) -> list[Event]:
         pending = [e for e in self._pending if any(edge.node == node for edge in e.payload.outputs())]
         return super().made(node) + pending

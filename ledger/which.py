@@ -55,14 +55,20 @@ def _built(history: History, model: str) -> JsonDict:
         "environment": run.environment,
         "tokenizer": run.tokenizer,
         "chat_template": run.chat_template,
-        "run": {"run_id": run.run_id, "stage": run.stage, "kind": run.kind, "executor": run.executor, "attempts": len(attempts)},
+        "run": {
+            "run_id": run.run_id,
+            "stage": run.stage,
+            "kind": run.kind,
+            "executor": run.executor,
+            "attempts": len(attempts),
+        },
         "checkpoint": {
             "digest": committed.checkpoint,
             "step": committed.step,
             "resume": committed.resume,
             "position": made[0].position,
         },
-    }  # fmt: skip
+    }
 
 
 def _root_base(history: History, run: ev.RunSubmitted) -> str | None:

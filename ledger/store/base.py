@@ -87,6 +87,9 @@ class Reader(Protocol):
     def version(self, stream: str) -> int:
         """The version of the stream's last event; 0 for none."""
 
+    def last(self, stream: str, type: str | None, upto: int | None) -> Row | None:
+        """The stream's last row, or its last row of a type."""
+
     def by_key(self, idempotency_key: str) -> Row | None: ...
 
     def edges_of(self, node: str, direction: Direction, upto: int | None) -> list[EdgeRow]:
@@ -98,6 +101,9 @@ class Reader(Protocol):
         """Leaf hashes of the leaf range `[start, end)`, counted from 0."""
 
     def subtree(self, level: int, index: int) -> bytes | None: ...
+
+    def subtrees(self, level: int) -> Iterator[SubtreeRow]:
+        """The stored subtrees of a level, by index."""
 
     def head(self) -> HeadRow | None:
         """The newest tree head."""

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, create_engine, event, func, insert, select
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.errors import InfrastructureError, InputError, NewerLedger, TamperFound
 from ledger.store import schema
-from ledger.store.base import Batch, Direction, EdgeRow, HeadRow, Row
+from ledger.store.base import Batch, Direction, EdgeRow, HeadRow, Row, SubtreeRow
 
 BUSY_TIMEOUT_MS = 60_000
 _ROW_COLUMNS = tuple(schema.events.columns)
@@ -125,6 +125,14 @@ class _SqlReader:
         query = select(func.coalesce(func.max(schema.events.c.version), 0)).where(schema.events.c.stream == stream)
         return int(self._scalar(query))
 
+    def last(self, stream: str, type: str | None, upto: int | None) -> Row | None:
+        query = select(*_ROW_COLUMNS).where(schema.events.c.stream == stream)
+        if type is not None:
+            query = query.where(schema.events.c.type == type)
+        if upto is not None:
+            query = query.where(schema.events.c.position <= upto)
+        return self._row(query.order_by(schema.events.c.version.desc()).limit(1))
+
     def by_key(self, idempotency_key: str) -> Row | None:
         return self._row(select(*_ROW_COLUMNS).where(schema.events.c.idempotency_key == idempotency_key))
 
@@ -149,6 +157,12 @@ class _SqlReader:
     def subtree(self, level: int, index: int) -> bytes | None:
         table = schema.subtrees.c
         return self._scalar(select(table.hash).where(table.level == level, table["index"] == index))  # type: ignore[no-any-return]  # a BLOB column
+
+    def subtrees(self, level: int) -> Iterator[SubtreeRow]:
+        table = schema.subtrees
+        query = select(*table.columns).where(table.c.level == level).order_by(table.c["index"])
+        for found in self._connection.execute(query).yield_per(1000):
+            yield SubtreeRow(*found)
 
     def head(self) -> HeadRow | None:
         table = schema.tree_heads
@@ -206,7 +220,7 @@ def _edge_values(batch: Batch) -> list[dict[str, Any]]:
 
 
 def _engine(path: Path) -> Engine:
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+    engine = create_engine(URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _record: object) -> None:
