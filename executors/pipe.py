@@ -232,10 +232,11 @@ class PipeWriter:
 def read_messages(path: str | Path, cursor: int = 0) -> tuple[list[Message], int]:
     """The whole messages after byte `cursor`, and the cursor to go on from. A missing file has none.
 
-    A last line without its newline is not read: its writer is about to finish it, or died and it never counts.
+    A last line without its newline is not read: its writer is about to finish it, or died and it never counts. What stands
+    before a malformed line is returned first; the next call raises.
 
     Raises:
-        PipeError: a line is malformed or longer than MAX_LINE_BYTES, or `seq` skips; the text names file and byte.
+        PipeError: the line at the cursor is malformed or longer than MAX_LINE_BYTES; the text names file and byte.
     """
     try:
         with open(path, "rb") as stream:
@@ -247,13 +248,26 @@ def read_messages(path: str | Path, cursor: int = 0) -> tuple[list[Message], int
     offset = 0
     while (end := data.find(b"\n", offset)) >= 0:
         try:
-            messages.append(_in_order(parse_line(data[offset:end]), messages, first=cursor == 0))
+            messages.append(parse_line(data[offset:end]))
         except PipeError as error:
+            if messages:
+                return messages, cursor + offset
             raise PipeError(f"{path}, byte {cursor + offset}: {error}") from None
         offset = end + 1
-    if len(data) - offset > MAX_LINE_BYTES:
-        raise PipeError(f"{path}, byte {cursor + offset}: a line longer than {MAX_LINE_BYTES} bytes")
+    if not messages and len(data) > MAX_LINE_BYTES:
+        raise PipeError(f"{path}, byte {cursor}: a line longer than {MAX_LINE_BYTES} bytes")
     return messages, cursor + offset
+
+
+def check_order(before: int, message: Message) -> int:
+    """The seq of a message that comes after `before` (0 at the beginning).
+
+    Raises:
+        PipeError: it is not the next one.
+    """
+    if message.seq != before + 1:
+        raise PipeError(f"message {message.seq} where {before + 1} was expected; two writers, or a line was lost")
+    return message.seq
 
 
 def parse_line(line: bytes) -> Message:
@@ -282,13 +296,6 @@ def parse_line(line: bytes) -> Message:
     message: Message = cls(**{name: check(f"{kind}.{name}", body[name]) for name, check in fields.items()})
     if isinstance(message, CheckpointWritten):
         _check_model_files(message)
-    return message
-
-
-def _in_order(message: Message, before: list[Message], *, first: bool) -> Message:
-    expected = before[-1].seq + 1 if before else (1 if first else message.seq)
-    if message.seq != expected:
-        raise PipeError(f"seq {message.seq} where {expected} was expected; two writers, or a line was lost")
     return message
 
 

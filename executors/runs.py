@@ -17,7 +17,16 @@ from typing import Literal
 from executors.base import Attempt, Executor, LaunchPlan, ResumePoint, RunSpec
 from executors.environment import code_revision, own_code
 from executors.launchers.base import Launcher, ProcessState
-from executors.pipe import CheckpointWritten, Completed, Failed, Message, OutputWritten, PipeError, read_messages
+from executors.pipe import (
+    CheckpointWritten,
+    Completed,
+    Failed,
+    Message,
+    OutputWritten,
+    PipeError,
+    check_order,
+    read_messages,
+)
 from executors.recording import BadCheckpoint, Ending, RunRecord, RunRecorder
 from executors.registry import load_executor
 from ledger.errors import InfrastructureError, InputError, NotFound, RefusedError
@@ -198,9 +207,9 @@ class _Run:
             try:
                 batch = self.executor.events(attempt, cursor)
                 for message in batch.messages:
+                    seen.take(message, attempt)
                     if isinstance(message, CheckpointWritten):
                         self.recorder.commit(attempt, message)
-                    seen.take(message, attempt)
                     self.watch(message)
             except (PipeError, BadCheckpoint) as error:
                 self.executor.stop(attempt, STOP_GRACE_S)
@@ -319,11 +328,13 @@ class _Seen:
     """What the messages of an attempt add up to."""
 
     def __init__(self) -> None:
+        self.seq = 0
         self.completed: Completed | None = None
         self.failed: Failed | None = None
         self.outputs: dict[str, Path] = {}
 
     def take(self, message: Message, attempt: Attempt) -> None:
+        self.seq = check_order(self.seq, message)
         if isinstance(message, Completed):
             self.completed = message
         elif isinstance(message, Failed):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from executors import pipe
-from executors.pipe import FileRecord, PipeError, PipeWriter, parse_line, read_messages
+from executors.pipe import FileRecord, PipeError, PipeWriter, check_order, parse_line, read_messages
 
 FILES = {
     "model/model.safetensors": FileRecord("a" * 64, 7, "model"),
@@ -137,12 +137,14 @@ def test_a_writer_cuts_the_torn_line_of_its_predecessor_and_counts_on(tmp_path: 
     assert cursor == path.stat().st_size
 
 
-def test_a_lost_line_or_a_second_writer_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "pipe.jsonl"
-    for first, second, expected in ((2, 3, "seq 2 where 1"), (1, 3, "seq 3 where 2"), (1, 1, "seq 1 where 2")):
-        path.write_bytes(line(seq=first) + b"\n" + line(seq=second) + b"\n")
-        with pytest.raises(PipeError, match=expected):
-            read_messages(path)
+def test_a_lost_line_or_a_second_writer_is_noticed() -> None:
+    message = parse_line(line(seq=3))
+    assert check_order(2, message) == 3
+    for before in (0, 1, 3):
+        with pytest.raises(
+            PipeError, match=f"message 3 where {before + 1} was expected; two writers, or a line was lost"
+        ):
+            check_order(before, message)
 
 
 def test_a_line_without_end_is_refused_and_not_collected(tmp_path: Path) -> None:
@@ -152,11 +154,13 @@ def test_a_line_without_end_is_refused_and_not_collected(tmp_path: Path) -> None
         read_messages(path)
 
 
-def test_the_error_names_file_and_byte(tmp_path: Path) -> None:
+def test_what_stands_before_a_malformed_line_counts_and_the_error_names_file_and_byte(tmp_path: Path) -> None:
     path = tmp_path / "pipe.jsonl"
-    path.write_bytes(line() + b"\n{}\n")
+    path.write_bytes(line() + b"\n{}\n" + line(seq=2) + b"\n")
+    messages, cursor = read_messages(path)
+    assert [message.seq for message in messages] == [1]
     with pytest.raises(PipeError, match=rf"pipe\.jsonl, byte {len(line()) + 1}: unknown message type None"):
-        read_messages(path)
+        read_messages(path, cursor)
 
 
 @pytest.mark.parametrize(
