@@ -2,6 +2,7 @@
 
 What lives here
     base.py           `Sampling`, `Completion`: what is asked and what comes back; no tensor library
+    chat.py           a prompt as the text and tokens that a model sees; training uses it too
     transformers.py   batched generation with a key-value cache through Hugging Face transformers, on one device
 
 The main flow

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executors.rollout.base import Completion, Sampling
+from executors.rollout.chat import encode_texts, prompt_text
 from ledger.bases import REMOTE_CODE_KEYS
 from ledger.errors import InputError, MissingExtra
 
@@ -111,22 +112,13 @@ class TransformersGenerator:
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"  # renamed by transformers 5.24
         self._dropped = _special_ids(tokenizer)
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of a user's message through the chat template; of the text as it is when the model has none.
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each prompt as the user's turn (see `executors.rollout.chat`).
 
         Raises:
-            InputError: the template refuses the message.
+            InputError: the model's chat template refuses a message.
         """
-        if not self.tokenizer.chat_template:
-            return list(self.tokenizer(prompt)["input_ids"])
-        from jinja2 import TemplateError  # comes with transformers' chat templates
-
-        messages = [{"role": "user", "content": prompt}]
-        try:
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except TemplateError as error:
-            raise InputError(f"the model's chat template refuses a user's message: {_one_line(error)}") from error
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_texts(self.tokenizer, [prompt_text(self.tokenizer, prompt) for prompt in prompts])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a completion without special tokens; `<think>` and `</think>` stay."""
@@ -144,7 +136,7 @@ class TransformersGenerator:
         Raises:
             InputError: a prompt without tokens, or one that leaves no room in the model's context.
         """
-        rows = [self._row(index, self.encode(prompt), sampling) for index, prompt in enumerate(prompts)]
+        rows = [self._row(index, tokens, sampling) for index, tokens in enumerate(self.encode(prompts))]
         rows.sort(key=lambda row: (-len(row.prompt), row.index))
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size]

@@ -5,9 +5,9 @@ suite refuses the whole build (`overlap`); what is left is an artifact and an ev
 `suites`, which also looks back at the datasets that were sealed before.
 """
 
-from ledger.datasets.build import Sealed, build_dataset, check_dataset, list_datasets
+from ledger.datasets.build import Sealed, build_dataset, check_dataset, check_sealed, list_datasets
 from ledger.datasets.suites import Registered, load_suite_file, register_suite_file
 
 __all__ = [
-    "Registered", "Sealed", "build_dataset", "check_dataset", "list_datasets", "load_suite_file", "register_suite_file",
+    "Registered", "Sealed", "build_dataset", "check_dataset", "check_sealed", "list_datasets", "load_suite_file", "register_suite_file",
 ]  # fmt: skip

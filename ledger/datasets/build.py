@@ -28,6 +28,7 @@ Progress = Callable[[int], None]
 ROWS = "rows.jsonl"
 ITEMS = "items.jsonl"
 MAX_SUITE_BYTES = 256 << 20
+MAX_ROWS_BYTES = 8 << 30
 SHOWN = 5
 CAPPED_FROM = 100  # rows of a source from which the removal cap holds
 
@@ -131,6 +132,14 @@ def check_dataset(ledger: Ledger, rows: Iterator[SourceRow], source: str) -> Che
         if found:
             matches.append(Match(source, row.number, *found))
     return Checked(count, suites, tuple(matches))
+
+
+def check_sealed(ledger: Ledger, dataset: str) -> Checked:
+    """Compare a sealed version with every registered suite; nothing is recorded."""
+    lines = ledger.artifacts.read(dataset, ROWS, max_bytes=MAX_ROWS_BYTES).splitlines()
+    rows = (parse_object(line, f"dataset {dataset}, row {number}") for number, line in enumerate(lines, 1))
+    pairs = (SourceRow(i, str(row["prompt"]), str(row["response"])) for i, row in enumerate(rows, 1))
+    return check_dataset(ledger, pairs, dataset[7:19])
 
 
 def list_datasets(ledger: Ledger) -> list[Event]:

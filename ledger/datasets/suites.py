@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ledger.artifacts import media_types
 from ledger.canonical import canonical_bytes, canonical_digest
-from ledger.datasets.build import ITEMS, ROWS
+from ledger.datasets.build import ITEMS, MAX_ROWS_BYTES, ROWS
 from ledger.datasets.overlap import METHOD, HeldOut, normalise
 from ledger.datasets.rows import parse_object, read_rows
 from ledger.errors import InputError
@@ -17,8 +17,6 @@ from ledger.events import DatasetVersionSealed, DecontaminationChecked, Event, S
 from ledger.events.base import Name
 from ledger.home import Ledger
 from ledger.yamlfile import load_yaml
-
-MAX_ROWS_BYTES = 8 << 30
 
 
 class SuiteFile(BaseModel):
