@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from executors.cli.evaluate import evaluate as evaluate_command
 from executors.evaluation import report, verification
 from executors.evaluation.executor import EvaluationConfig
 from executors.evaluation.report import evaluate
+from executors.launchers.local import read_process
 from executors.pipe import Message, Progress
 from executors.runs import RunOutcome
+from executors.stage import current_code
 from ledger import budget
 from ledger.canonical import canonical_digest
 from ledger.errors import BudgetExceeded, InfrastructureError, InputError, NotFound
@@ -58,6 +65,18 @@ class Planted:
 
 
 Plant = Callable[[Lines | str], Planted]
+
+
+@pytest.fixture(autouse=True)
+def _steady_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run pins the code; an edit while the tests run would make the next call another run."""
+    found: list[Any] = []
+
+    def once(ledger: Ledger) -> Any:
+        found[:] = found or [current_code(ledger)]
+        return found[0]
+
+    monkeypatch.setattr(report, "current_code", once)
 
 
 @pytest.fixture
@@ -278,21 +297,54 @@ def test_names_that_are_unknown_are_said(ledger: Ledger) -> None:
 
 
 def test_a_real_child_from_the_model_to_the_report(ledger: Ledger, tmp_path: Path) -> None:
+    """The child is killed once on its way; the next call makes one report of it."""
+
+    def kill(message: Message) -> None:
+        if isinstance(message, Progress):
+            run_id = ledger.log.streams("run/")[0].removeprefix("run/")
+            os.kill(int(read_process(ledger.home / "runs" / run_id / "attempt-1")["child"]), signal.SIGKILL)
+
+    many = EvaluationConfig(max_new_tokens=8, batch_size=1)  # so many small steps that the first is not the last
+    with pytest.raises(InfrastructureError, match="was killed by signal 9"):
+        evaluate(ledger, "tiny", "sums", config=many, watch=kill)
+    assert reports(ledger) == []
     seen: list[Message] = []
-    done = evaluate(ledger, "tiny", "sums", config=SMALL, watch=seen.append)
-    again = evaluate(ledger, "tiny", "sums", config=SMALL)
+    done = evaluate(ledger, "tiny", "sums", config=many, watch=seen.append)
+    assert [m.step for m in seen if isinstance(m, Progress)] == list(range(61))
+    again = evaluate(ledger, "tiny", "sums", config=many)
     assert again.reused and again.event.position == done.event.position
-    assert [m.step for m in seen if isinstance(m, Progress)] == [0, 60]
     types = [event.type for event in ledger.log.stream(f"run/{done.report.run_id}")]
-    assert types == ["RunSubmitted", "AttemptStarted", "AttemptEnded", "RunCompleted", "EvaluationReported"]
+    attempt = ["AttemptStarted", "AttemptEnded"]
+    assert types == ["RunSubmitted", *attempt, *attempt, "RunCompleted", "EvaluationReported"]
     _, verdicts = stored(ledger, done.report)
     assert [line["item"] for line in verdicts] == DIGESTS
     assert sum(line["status"] == "pass" for line in verdicts) == done.report.passed < 60
+
+
+def test_the_gate_reads_the_reports(ledger: Ledger, plant: Plant, tmp_path: Path) -> None:
+    plant(planted_lines(20))
+    incumbent = evaluate(ledger, "tiny", "sums").report
     add_base(ledger, "other", save_model(tmp_path / "other", seed=1))
-    other = evaluate(ledger, "other", "sums", config=SMALL).report
+    plant(planted_lines(45))
+    candidate = evaluate(ledger, "other", "sums").report
     set_gate_policy(ledger, "production", "sums", min_items=10)
-    decided = decide_gate(ledger, other.model, done.report.model, "production")
-    assert decided.decision.gain.items == 60
+    decision = decide_gate(ledger, candidate.model, incumbent.model, "production").decision
+    assert (decision.decision, decision.gain.items, decision.gain.wins, decision.gain.losses) == ("pass", 60, 25, 0)
+
+
+def test_the_command_prints_a_report_for_people_and_for_programs(ledger: Ledger, plant: Plant) -> None:
+    plant(planted_lines(45))
+    app = typer.Typer()
+    app.command()(evaluate_command)
+    runner = CliRunner()
+    first = runner.invoke(app, ["tiny", "--suite", "sums", "--json"], catch_exceptions=False)
+    shown = json.loads(first.stdout)
+    assert (shown["accuracy"], shown["interval"], shown["reused"]) == ("0.75", ["0.627679", "0.842235"], False)
+    assert (shown["model"], shown["position"]) == (reports(ledger)[0].model, ledger.log.size())
+    second = runner.invoke(app, ["tiny", "--suite", "sums"], catch_exceptions=False)
+    assert "75.0 %  [62.8, 84.2]" in second.stdout
+    assert "45 passed of 60, 0 without a verdict" in second.stdout
+    assert "(recorded before)" in second.stdout
 
 
 def test_a_budget_that_does_not_suffice_starts_nothing(ledger: Ledger) -> None:

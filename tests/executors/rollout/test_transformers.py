@@ -40,9 +40,10 @@ def answers(
 def reference(generator: TransformersGenerator, prompt: str, max_new_tokens: int) -> list[int]:
     """Greedy tokens of one prompt by transformers' own `generate`, with a configuration that says nothing else."""
     import torch
-    import transformers
+    import transformers as library
 
-    ids = torch.tensor([generator.encode(prompt)])
+    transformers: Any = library
+    ids = torch.tensor(generator.encode([prompt]))
     brought, generator.model.generation_config = generator.model.generation_config, transformers.GenerationConfig()
     try:
         plain = transformers.GenerationConfig(
@@ -86,7 +87,7 @@ def test_stop_and_length(generator: TransformersGenerator) -> None:
 
 def test_an_answer_ends_where_the_context_does(generator: TransformersGenerator) -> None:
     prompt = "1" * 58  # and two tokens of the template before it, two after it: 61 of 64
-    assert len(generator.encode(prompt)) == 61
+    assert len(generator.encode([prompt])[0]) == 61
     generator_without_end = TransformersGenerator(generator.model, generator.tokenizer, "cpu")
     generator_without_end.end_ids = frozenset()
     short, long = answers(generator_without_end, ["1+1=", prompt], Sampling(24))
@@ -105,9 +106,9 @@ def test_thinking_stays_and_special_tokens_go(generator: TransformersGenerator) 
 
 
 def test_the_chat_template_is_applied_when_there_is_one(generator: TransformersGenerator, tmp_path: Path) -> None:
-    assert generator.tokenizer.decode(generator.encode("1+1=")) == "<|user|>1+1=<|end|><|assistant|>"
+    assert generator.tokenizer.decode(generator.encode(["1+1="])[0]) == "<|user|>1+1=<|end|><|assistant|>"
     without = load_generator(save_model(tmp_path / "plain", chat=False))
-    assert without.tokenizer.decode(without.encode("1+1=")) == "1+1="
+    assert without.tokenizer.decode(without.encode(["1+1="])[0]) == "1+1="
 
 
 def test_draws_belong_to_a_prompt_and_a_seed(generator: TransformersGenerator) -> None:
@@ -124,7 +125,7 @@ def test_draws_follow_the_probabilities(generator: TransformersGenerator) -> Non
 
     prompt = "7+7="
     with torch.inference_mode():
-        logits = generator.model(input_ids=torch.tensor([generator.encode(prompt)])).logits[0, -1]
+        logits = generator.model(input_ids=torch.tensor(generator.encode([prompt]))).logits[0, -1]
     probabilities = torch.softmax(logits.double() / 1.5, 0).tolist()
     count = 4000
     drawn = Counter(
@@ -195,3 +196,10 @@ def test_a_damaged_model_is_refused_in_one_line(damage: str, directory: Path, tm
 def test_sampling_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Sampling(**wrong)
+
+
+def test_a_template_that_refuses_is_the_models_fault(directory: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    (copy / "chat_template.jinja").write_text("{{ raise_exception('a system message is needed') }}")
+    with pytest.raises(InputError, match="a system message is needed"):
+        answers(load_generator(copy), ["1+1="], Sampling(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 CHARACTERS = "0123456789+-*/= abcdefghijklmnopqrstuvwxyz?.!"
 TEMPLATE = (
@@ -23,9 +24,10 @@ def save_model(
 ) -> Path:
     """A random model; about one in twenty tokens that it says ends the answer."""
     import torch
-    import transformers
+    import transformers as library
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+    transformers: Any = library  # its configurations take more keywords than their types say
     words = ["<unk>", *SPECIAL, *CHARACTERS]
     tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -52,7 +54,7 @@ def save_model(
             initializer_range=0.7,
             **ends,
         )
-        model = transformers.GPT2LMHeadModel(config)
+        model: Any = transformers.GPT2LMHeadModel(config)
     else:
         config = transformers.LlamaConfig(
             vocab_size=len(wrapped), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
