@@ -208,15 +208,29 @@ def _gate_decided(payload: ev.GateDecided, history: History) -> None:
     policy = history.last(f"policy/{payload.stage}", "GatePolicySet")
     in_force = policy and policy.position == payload.policy_position
     _need(in_force, f"event {payload.policy_position} is not the gate policy in force for {payload.stage}")
+    assert policy is not None and isinstance(policy.payload, ev.GatePolicySet)
+    suite = history.last(f"suite/{policy.payload.suite}", "SuiteRegistered")
+    asked = suite and isinstance(suite.payload, ev.SuiteRegistered) and suite.payload.suite == payload.suite
+    _need(
+        asked, f"the gate policy of {payload.stage} asks for suite {policy.payload.suite}, not {short(payload.suite)}"
+    )
+    _need(not history.stream(payload.stream()), f"gate {payload.gate_id} was decided before")
     _need_report(history, payload.candidate_report, payload.candidate, payload.suite)
     _need_report(history, payload.incumbent_report, payload.incumbent, payload.suite)
-    assert policy is not None and isinstance(policy.payload, ev.GatePolicySet)
     lower = Decimal(payload.gain.interval[0])
     enough = payload.gain.items >= policy.payload.min_items
-    supported = lower > Decimal(policy.payload.min_gain) and enough and not payload.reasons
+    confident = Decimal(payload.gain.confidence) >= Decimal(policy.payload.confidence)
+    supported = (
+        confident
+        and payload.candidate != payload.incumbent
+        and lower > Decimal(policy.payload.min_gain)
+        and enough
+        and not payload.reasons
+    )
     _need(
         payload.decision == "fail" or supported,
-        "a gate passes only when the interval's lower bound exceeds the minimum gain",
+        "a gate passes only when another model's interval, at the policy's confidence and with enough items, lies above the "
+        "minimum gain",
     )
     _need(payload.decision == "pass" or payload.reasons, "a gate that fails gives its reasons")
 

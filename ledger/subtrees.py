@@ -16,6 +16,8 @@ WIDTH = 256
 def full_subtrees(reader: Reader, size: int, leaves: Sequence[bytes]) -> list[SubtreeRow]:
     """The subtrees that fill up when `leaves` are appended to a tree of `size` leaves."""
     rows: list[SubtreeRow] = []
+    if size % WIDTH + len(leaves) < WIDTH:
+        return rows
     start = size - size % WIDTH
     hashes = reader.leaves(start, size) + list(leaves) if size % WIDTH else list(leaves)
     level, index = 1, start // WIDTH

@@ -65,7 +65,7 @@ class VerifyingKey:
         except (ValueError, binascii.Error):
             raise InputError(f"{text.strip()[:80]!r} is not a signed-note verifier key (name+id+base64)") from None
         key = cls(name, raw[1:])
-        if raw[:1] != _ED25519 or len(raw) != 33 or key.key_id.hex() != key_id:
+        if not name or raw[:1] != _ED25519 or len(raw) != 33 or key.key_id.hex() != key_id:
             raise InputError(f"{text.strip()[:80]!r} is not an Ed25519 verifier key, or its id does not fit its bytes")
         return key
 
@@ -101,11 +101,7 @@ class SigningKey:
         text = f"{self.name}\n{self.private.private_bytes_raw().hex()}\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_whole(path, text)
         except OSError as error:
             raise InfrastructureError(f"cannot write the log key {path}: {error.strerror}") from error
 
@@ -125,6 +121,25 @@ class SigningKey:
             ) from None
         except (OSError, ValueError) as error:
             raise InputError(f"the log's signing key {path} cannot be read: {error}") from None
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """The file appears under its name whole and durable, or not at all; one that is there is not replaced."""
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, path)
+    finally:
+        unfinished.unlink()
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def open_note(note: str, key: VerifyingKey) -> TreeHead:

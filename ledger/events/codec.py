@@ -69,7 +69,7 @@ def from_body(body: bytes, position: int) -> Event:
         content: dict[str, Any] = json.loads(body)
         fields = {name: content[name] for name in ENVELOPE}
         payload = parse_payload(content["type"], content["schema_version"], content["payload"])
-    except (ValueError, KeyError, TypeError, InputError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, InputError) as error:
         if isinstance(error, InputError) and error.__class__ is not InputError:
             raise  # a newer release's event is not a broken one
         raise TamperFound(f"event {position} cannot be read: {error}") from error
