@@ -43,7 +43,7 @@ def show_which(answer: dict[str, Any], console: Console) -> None:
     _base(tree, answer)
     _training(tree, answer)
     _approval(tree, answer)
-    _deployment(tree, answer["deployment"])
+    _deployment(tree, answer["deployment"], answer["model"])
     proof = tree.add(f"log position {answer['log']['position']}")
     proof.add(f"root {answer['log']['root']}")
     console.print(tree, soft_wrap=True)
@@ -86,9 +86,8 @@ def _approval(tree: Tree, answer: dict[str, Any]) -> None:
     if evaluation:
         low, high = evaluation["interval"]
         branch = tree.add(f"evaluation report {evaluation['report']}")
-        branch.add(
-            f"accuracy {evaluation['accuracy']} [{low}, {high}] over {evaluation['items']:,} items, {plain(evaluation['verifier'])}"
-        )
+        accuracy = f"accuracy {evaluation['accuracy']} [{low}, {high}] at {evaluation['confidence']}"
+        branch.add(plain(f"{accuracy} over {evaluation['items']:,} items, {evaluation['verifier']}"))
         branch.add(f"suite {evaluation['suite']}")
     low, high = gate["interval"]
     branch = tree.add(f"gate {gate['gate_id']} {gate['decision']}")
@@ -97,17 +96,16 @@ def _approval(tree: Tree, answer: dict[str, Any]) -> None:
     )
     branch.add(f"against {gate['incumbent']}")
     word = "rolled back to" if promotion["rollback"] else "promoted"
-    tree.add(
-        plain(
-            f"{word} by {promotion['actor']} at {promotion['recorded_at']}: {promotion['reason']} (position {promotion['position']})"
-        )
-    )
+    place = f"at {promotion['recorded_at']}, position {promotion['position']}"
+    tree.add(plain(f"{word} by {promotion['actor']} {place}: {promotion['reason']}"))
 
 
-def _deployment(tree: Tree, deployment: dict[str, Any] | None) -> None:
+def _deployment(tree: Tree, deployment: dict[str, Any] | None, model: str) -> None:
     if deployment is None:
         tree.add("not deployed")
         return
+    if deployment["model"] != model:
+        tree.add(f"traffic still goes to model {deployment['model']}", style="bold yellow")
     branch = tree.add(
         plain(f"deployment {deployment['deployment_id']} {deployment['state']}: {deployment['served_name']}")
     )
