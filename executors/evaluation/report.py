@@ -16,20 +16,21 @@ from executors.evaluation.executor import COMPLETIONS, EvaluationConfig, Evaluat
 from executors.evaluation.suites import ITEMS, MAX_ITEMS_BYTES, Item, parse_items
 from executors.evaluation.verification import Judged, Verifier, judge, load_verifier
 from executors.pipe import Message
-from executors.plans import Resources, RunSpec, canonical_config
+from executors.plans import WITHOUT_EFFECT, Resources, RunSpec, canonical_config
 from executors.runs import materialise_run
 from executors.stage import current_code
 from ledger.artifacts import media_types
 from ledger.canonical import canonical_bytes, decimal_string
 from ledger.digest import short
 from ledger.errors import Conflict, InfrastructureError
-from ledger.events import EvaluationReported, Event, SuiteRegistered
+from ledger.events import AttemptEnded, EvaluationReported, Event, SuiteRegistered
 from ledger.gate import wilson_interval
 from ledger.home import Ledger
 from ledger.references import resolve_model, resolve_suite
 
 CONFIDENCE = "0.95"
 METHOD = "greedy decoding; accuracy over items with a verdict; Wilson score interval"
+PROJECTED = "projected_step_seconds"
 MAX_COMPLETIONS_BYTES = 1 << 30
 MAX_VERDICT_BYTES = 16 << 20
 
@@ -78,7 +79,7 @@ def evaluate(
         known = _recorded(ledger, spec.run_id)
         if known is not None:
             return Evaluated(known, reused=True)
-        outcome = materialise_run(ledger, spec, watch=watch, budget_stage=budget_stage)
+        outcome = materialise_run(ledger, _projected(ledger, spec), watch=watch, budget_stage=budget_stage)
         path = outcome.outputs.get(COMPLETIONS)
         if path is not None and path.is_file():
             return Evaluated(_report(ledger, spec, registered, verifier, path), reused=False)
@@ -106,6 +107,18 @@ def _specification(
     )
 
 
+def _projected(ledger: Ledger, spec: RunSpec) -> RunSpec:
+    """The same run with what it is expected to take, when nobody stated it: the longest evaluation of the suite so far, and
+    never less than the executor's own guess, since the next model may be larger."""
+    if spec.config[PROJECTED] is not None:
+        return spec
+    reported = {event.stream for event in ledger.log.used(f"suite:{spec.suite}") if event.type == "EvaluationReported"}
+    payloads = [event.payload for stream in reported for event in ledger.log.stream(stream)]
+    taken = [float(p.device_seconds) for p in payloads if isinstance(p, AttemptEnded) and p.outcome == "completed"]
+    seconds = max([EvaluationExecutor.default_step_seconds, *taken])
+    return spec.model_copy(update={"config": {**spec.config, PROJECTED: decimal_string(seconds)}})
+
+
 def _report(ledger: Ledger, spec: RunSpec, registered: SuiteRegistered, verifier: Verifier, completions: Path) -> Event:
     """Judge the completions, store the report and record it."""
     items = parse_items(
@@ -126,7 +139,8 @@ def _report(ledger: Ledger, spec: RunSpec, registered: SuiteRegistered, verifier
         "method": METHOD,
     }
     about = {"run_id": spec.run_id, "model": spec.model, "suite": spec.suite, "verifier": spec.verifier}
-    report = _stored(ledger, {**about, **numbers, "verifier_digest": verifier.digest(), "config": spec.config}, judged)
+    config = {name: setting for name, setting in spec.config.items() if name not in WITHOUT_EFFECT}
+    report = _stored(ledger, {**about, **numbers, "verifier_digest": verifier.digest(), "config": config}, judged)
     payload = EvaluationReported.model_validate({**about, **numbers, "report": report})
     try:
         return ledger.record(payload, idempotency_key=f"{spec.run_id}/report")

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from executors.cli.evaluate import evaluate as evaluate_command
 from executors.evaluation import report, verification
-from executors.evaluation.executor import EvaluationConfig
+from executors.evaluation.executor import EvaluationConfig, EvaluationExecutor
 from executors.evaluation.report import evaluate
 from executors.launchers.local import read_process
 from executors.pipe import Message, Progress
@@ -25,7 +26,7 @@ from executors.stage import current_code
 from ledger import budget
 from ledger.canonical import canonical_digest
 from ledger.errors import BudgetExceeded, InfrastructureError, InputError, NotFound
-from ledger.events import EvaluationReported, RunSubmitted
+from ledger.events import AttemptEnded, EvaluationReported, LaunchBlocked, RunSubmitted
 from ledger.gate import wilson_interval
 from ledger.home import Ledger
 from ledger.registry import decide_gate, set_gate_policy
@@ -115,9 +116,7 @@ def test_a_report_says_what_the_verdicts_say(ledger: Ledger, plant: Plant) -> No
     assert [line["status"] for line in verdicts] == ["pass"] * 45 + ["fail"] * 15
     assert verdicts[0] == {"item": DIGESTS[0], "completion": "0", "status": "pass", "reward": "1"}
     assert (aggregate["passed"], aggregate["items"], aggregate["run_id"]) == (45, 60, found.run_id)
-    assert aggregate["config"] == {
-        "decoding": "greedy", "max_new_tokens": 64, "batch_size": 128, "projected_step_seconds": None,
-    }  # fmt: skip
+    assert aggregate["config"] == {"decoding": "greedy", "max_new_tokens": 64, "batch_size": 128}
     assert aggregate["verifier_digest"].startswith("sha256:")
 
 
@@ -296,7 +295,7 @@ def test_names_that_are_unknown_are_said(ledger: Ledger) -> None:
         verification.load_verifier("exact-answer", {"speed": "fast"})
 
 
-def test_a_real_child_from_the_model_to_the_report(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_real_child_from_the_model_to_the_report(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child is killed once on its way; the next call makes one report of it."""
 
     def kill(message: Message) -> None:
@@ -319,6 +318,16 @@ def test_a_real_child_from_the_model_to_the_report(ledger: Ledger, tmp_path: Pat
     _, verdicts = stored(ledger, done.report)
     assert [line["item"] for line in verdicts] == DIGESTS
     assert sum(line["status"] == "pass" for line in verdicts) == done.report.passed < 60
+    # The next evaluation of the suite is expected to take what this one took.
+    taken = [event.payload for event in ledger.log.stream(f"run/{done.report.run_id}") if event.type == "AttemptEnded"]
+    monkeypatch.setattr(EvaluationExecutor, "default_step_seconds", 0.001)
+    budget.set_budget(ledger, "evaluation", "0.000001", "a test")
+    with pytest.raises(BudgetExceeded):
+        evaluate(ledger, "tiny", "sums", config=SMALL)
+    blocked = [event.payload for event in ledger.log.read(types=("LaunchBlocked",))][-1]
+    assert isinstance(blocked, LaunchBlocked) and isinstance(taken[-1], AttemptEnded)
+    price_s = Decimal("0.05") / 3600
+    assert Decimal(blocked.projected) == pytest.approx(Decimal(taken[-1].device_seconds) * price_s, abs=Decimal("1e-8"))
 
 
 def test_the_gate_reads_the_reports(ledger: Ledger, plant: Plant, tmp_path: Path) -> None:
