@@ -155,7 +155,10 @@ def _leaving_it_running(ledger: Ledger, run_id: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         code = TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
-        fail(_what_runs_on(ledger, run_id), kind="Interrupted", exit_code=code)
+        try:
+            fail(_what_runs_on(ledger, run_id), kind="Interrupted", exit_code=code)
+        except typer.Exit as ending:  # for the boundary 130 is an interruption that nobody has explained yet
+            raise SystemExit(ending.exit_code) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
