@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
 
 from executors.launchers.local import LocalLauncher
 from executors.pipe import CheckpointWritten, Message, Progress
@@ -131,16 +130,18 @@ def summary(ledger: Ledger, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _show(console: Console, value: dict[str, Any]) -> None:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("run", f"{value['run_id']}  ({STATES[value['state']]})", style="bold")
     attempts = "" if value["attempts"] == 1 else f" in {value['attempts']} attempts"
     numbers = "".join(f", {plain(name)} {number}" for name, number in value["summary"].items())
-    grid.add_row("step", f"{value['step']:,}{attempts}{numbers}")
-    for name in ("model", "checkpoint"):
-        if value[name] is not None:
-            grid.add_row(name, value[name])
-    grid.add_row("cost", f"{value['cost']} for {value['device_seconds']} device seconds")
-    console.print(grid)
+    rows = {
+        "run": f"{value['run_id']}  ({STATES[value['state']]})",
+        "step": f"{value['step']:,}{attempts}{numbers}",
+        "model": value["model"],
+        "checkpoint": value["checkpoint"],
+        "cost": f"{value['cost']} for {value['device_seconds']} device seconds",
+    }
+    for name, text in rows.items():
+        if text is not None:
+            console.print(f"{name:<10}  {text}", style="bold" if name == "run" else "", soft_wrap=True)
 
 
 @contextmanager
