@@ -14,7 +14,7 @@ from ledger import rules
 from ledger.canonical import canonical_bytes
 from ledger.errors import KeyReused, NotFound, StaleVersion
 from ledger.events import Event, NewEvent, Payload
-from ledger.events.codec import encode, from_row, new_event_id, to_edges, to_row, utc_now
+from ledger.events.codec import encode, from_row, new_event_id, payload_content, to_edges, to_row, utc_now
 from ledger.history import History
 from ledger.merkle import Frontier, RangeHash
 from ledger.store.base import Batch, HeadRow, Reader, Row, Store, SubtreeRow, Writer
@@ -167,13 +167,14 @@ class _Drafting:
         key = new.idempotency_key
         if key is None:
             return None
+        canonical_bytes(key)  # refuse what no event can carry before the store is asked for it
         row = self._writer.by_key(key)
         found = from_row(row) if row else next((e for e in self.events if e.idempotency_key == key), None)
         if found is None:
             return None
-        same = found.type == new.payload.type_name() and canonical_bytes(found.payload.to_json()) == canonical_bytes(
-            new.payload.to_json()
-        )
+        same = found.type == new.payload.type_name() and canonical_bytes(
+            payload_content(found.payload)
+        ) == canonical_bytes(payload_content(new.payload))
         if not same:
             raise KeyReused(
                 f"idempotency key {key!r} was used for {found.type} at position {found.position} with another content"

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ledger.canonical import canonical_bytes
-from ledger.errors import InputError, TamperFound
-from ledger.events import parse_payload
+from ledger.errors import CanonicalError, InputError, TamperFound
+from ledger.events import Payload, parse_payload
 from ledger.events.envelope import Event
 from ledger.merkle import leaf_hash
 from ledger.store.base import EdgeRow, Row
@@ -34,7 +34,19 @@ ENVELOPE = (
 def encode(event: Event) -> bytes:
     """The canonical bytes of an event whose `body` is not made yet."""
     envelope = {name: getattr(event, name) for name in ENVELOPE}
-    return canonical_bytes({**envelope, "payload": event.payload.to_json()})
+    return canonical_bytes({**envelope, "payload": payload_content(event.payload)})
+
+
+def payload_content(payload: Payload) -> dict[str, Any]:
+    """A payload's fields as they are: what has no canonical form is still there to be refused, and not made null.
+
+    Raises:
+        CanonicalError: nested too deeply.
+    """
+    try:
+        return payload.model_dump(mode="python")
+    except (ValueError, RecursionError) as error:
+        raise CanonicalError(f"{payload.type_name()} has no canonical form: nested too deeply ({error})") from None
 
 
 def to_row(event: Event) -> Row:

@@ -236,6 +236,8 @@ def _boundary(path: Path) -> Iterator[None]:
     """SQLite's own complaints as one clear line."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r} is not valid Unicode, so nothing in a ledger is called that") from None
     except DBAPIError as error:
         reason = str(error.orig)
         if "not a database" in reason or "malformed" in reason:
