@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from typer.main import get_group as group_of
 from ledger.cli.command import Command
 from ledger.cli.output import example, fail, json_requested, leave_quietly
 from ledger.cli.plugins import plugin_commands
-from ledger.errors import InfrastructureError, PosttrainError
+from ledger.errors import InfrastructureError, InputError, PosttrainError
 
 COMMANDS: tuple[Command, ...] = (
     Command("init", "ledger.cli.init:init", "Create the home directory, the ledger and its keys.", "posttrain init"),
@@ -36,7 +37,7 @@ COMMANDS: tuple[Command, ...] = (
         "promote",
         "ledger.cli.promote:promote",
         "Move a stage to a model that passed its gate.",
-        'posttrain promote run/r-0123456789abcdef --to production --reason "passed the gate"',
+        'posttrain promote r-0123456789abcdef --to production --reason "passed the gate"',
     ),
     Command(
         "which",
@@ -117,6 +118,7 @@ class LazyGroup(TyperGroup):
         words = list(sys.argv[1:] if args is None else args)
         before = words[: words.index("--")] if "--" in words else words
         json_requested.set("--json" in before)
+        _show_what_cannot_be_encoded()
         try:
             sys.exit(self._run(words, prog_name or "posttrain", complete_var, extra))
         except typer.Exit as ending:
@@ -124,8 +126,10 @@ class LazyGroup(TyperGroup):
 
     def _run(self, words: list[str], prog_name: str, complete_var: str | None, extra: dict[str, Any]) -> int:
         try:
+            _check_text(words)
             result = super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
-            sys.stdout.flush()
+            if _reader_is_gone():
+                leave_quietly()
         except PosttrainError as error:
             fail(str(error), kind=type(error).__name__, exit_code=error.exit_code)
         except typer.TyperException as error:
@@ -216,6 +220,8 @@ def _fail_usage(error: typer.TyperException, prog_name: str) -> None:
 def _fail_unexpected(error: Exception) -> None:
     """Known failures of the machine become one line; anything else is a bug and shows its traceback."""
     line = _machine_failure(error)
+    if line is None and (wrong := _wrong_text(error)) is not None:
+        fail(wrong)
     if line is None:
         traceback.print_exception(error)
         line = f"{type(error).__name__}: {error}; this is a bug in posttrain or a plug-in"
@@ -236,12 +242,37 @@ def _machine_failure(error: Exception) -> str | None:
     return None
 
 
+def _wrong_text(error: Exception) -> str | None:
+    """One line about a text that an event cannot hold (a reason of 3,000 characters); `None` for anything else."""
+    cls = type(error)
+    if cls.__name__ != "ValidationError" or not cls.__module__.startswith("pydantic"):
+        return None
+    problems = error.errors()  # type: ignore[attr-defined]  # pydantic is not imported here, `--help` has no use for it
+    if not all(problem["type"].startswith("string_") for problem in problems):
+        return None
+    first = problems[0]
+    return f"{'.'.join(map(str, first['loc']))} {str(first['input'])[:40]!r}: {first['msg']}"
+
+
 def _advice(number: int | None) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "free some space and repeat the command: "
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "permission denied, nothing was changed: "
     return ""
+
+
+def _check_text(words: list[str]) -> None:
+    for word in words:
+        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise InputError(f"the argument {word!r} is not text (UTF-8)")
+
+
+def _show_what_cannot_be_encoded() -> None:
+    """A terminal that knows no `é` gets `\\xe9` instead of a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _reader_is_gone() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -69,7 +70,15 @@ def cost(as_json: JsonFlag = False) -> None:
         for row in rows:
             shown = (row.stage, row.run_id, row.device_kind, row.attempts, row.device_seconds, row.spent, row.reserved)
             table.add_row(*map(plain, shown))
-        console.print(table if rows else "no run has cost anything yet")
+        if not rows:
+            console.print("no run has cost anything yet")
+            return
+        spent, reserved = (
+            sum((Decimal(getattr(row, name)) for row in rows), Decimal()) for name in ("spent", "reserved")
+        )
+        table.add_section()
+        table.add_row("total", "", "", "", "", f"{spent.normalize():f}", f"{reserved.normalize():f}", style="bold")
+        console.print(table)
 
     emit([asdict(row) for row in rows], render, as_json)
 

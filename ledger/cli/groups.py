@@ -16,7 +16,8 @@ def default_group(default: str) -> type[TyperGroup]:
 
     class DefaultGroup(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            asks_for_help = self.no_args_is_help if not args else args[0] in ctx.help_option_names
+            if not asks_for_help and (not args or args[0] not in self.commands):
                 args = [default, *args]
             return super().parse_args(ctx, args)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from rich.tree import Tree
 
 from ledger.cli.output import JsonFlag, emit, plain, write
@@ -73,25 +74,38 @@ def _quoted(text: str) -> str:
 
 
 def _show(found: Lineage, console: Console) -> None:
-    up = found.direction == "up"
-    nearby: dict[str, list[tuple[str, str]]] = {}
-    for link in found.links:
-        here, there = (link.target, link.source) if up else (link.source, link.target)
-        nearby.setdefault(here, []).append((link.role, there))
     root = found.nodes[found.root]
-    tree = Tree(plain(f"{root.kind} {root.label}"))
-    _grow(tree, found, found.root, nearby, {found.root})
+    tree = Tree(_branch(root.kind, root.label))
+    _grow(tree, found)
     console.print(tree, soft_wrap=True)
     state = "complete" if found.complete else f"INCOMPLETE: {found.reason}"
     console.print(f"{len(found.nodes)} nodes as of position {found.as_of}, {state}")
 
 
-def _grow(tree: Tree, found: Lineage, node: str, nearby: dict[str, list[tuple[str, str]]], drawn: set[str]) -> None:
-    for role, other in sorted(set(nearby.get(node, []))):
-        about = found.nodes[other]
-        again = other in drawn
-        mark = " (above)" if again and nearby.get(other) else ""
-        branch = tree.add(plain(f"{role}: {about.kind} {about.label}{mark}"))
+def _grow(tree: Tree, found: Lineage) -> None:
+    """Every node once with what is behind it; where it comes again, only its name."""
+    behind: dict[str, set[tuple[str, str]]] = {}
+    for link in found.links:
+        here, there = (link.target, link.source) if found.direction == "up" else (link.source, link.target)
+        behind.setdefault(here, set()).add((link.role, there))
+    drawn = {found.root}
+    # A stack of its own: a chain of runs may be longer than Python's recursion.
+    open_branches = [(tree, iter(sorted(behind.get(found.root, ()))))]
+    while open_branches:
+        parent, links = open_branches[-1]
+        role, node = next(links, (None, ""))
+        if role is None:
+            open_branches.pop()
+            continue
+        about, again = found.nodes[node], node in drawn
+        mark = " (above)" if again and behind.get(node) else ""
+        branch = parent.add(_branch(about.kind, f"{about.label}{mark}", role))
         if not again:
-            drawn.add(other)
-            _grow(branch, found, other, nearby, drawn)
+            drawn.add(node)
+            open_branches.append((branch, iter(sorted(behind.get(node, ())))))
+
+
+def _branch(kind: str, label: str, role: str | None = None) -> Text:
+    # As one word where role and kind are the same, which they mostly are.
+    name = kind if role is None or role == kind else f"{role}: {kind}"
+    return Text.assemble((plain(name), "bold"), " ", plain(label))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from rich.tree import Tree
 
 from ledger.cli.output import JsonFlag, emit, plain
 from ledger.home import Ledger
 from ledger.moments import position_at
 from ledger.which import which
+
+NOT_STATED = "not stated"
 
 
 def which_command(
@@ -38,76 +42,101 @@ def which_command(
 
 
 def show_which(answer: dict[str, Any], console: Console) -> None:
-    """Draw the answer."""
-    tree = Tree(f"{plain(answer['stage'])} serves model {answer['model']}")
+    """Draw the answer, on any console: nothing in it is read as markup or reaches the terminal as a control character."""
+    tree = Tree(_label(f"{answer['stage']} serves model", answer["model"]))
     _base(tree, answer)
+    _dataset(tree, answer["dataset"])
     _training(tree, answer)
     _approval(tree, answer)
     _deployment(tree, answer["deployment"], answer["model"])
-    proof = tree.add(f"log position {answer['log']['position']}")
-    proof.add(f"root {answer['log']['root']}")
+    log = answer["log"]
+    proof = tree.add(_label("log", f"position {log['position']}"))
+    proof.add(_label("root", f"{log['root']} (hex {log['root_hex']})"))
+    proof.add(_label("signed tree head", "yes" if log["head"] else "none at this very position"))
     console.print(tree, soft_wrap=True)
 
 
+def _label(name: str, text: object = "") -> Text:
+    return Text.assemble((plain(name), "bold"), " ", plain(text))
+
+
 def _base(tree: Tree, answer: dict[str, Any]) -> None:
-    base, dataset = answer["base"], answer["dataset"]
+    base = answer["base"]
     if base:
-        branch = tree.add(f"base {plain(base['name'])} {base['digest']}")
-        branch.add(plain(f"from {base['source']}, licence {base['licence'] or 'not stated'}"))
+        branch = tree.add(_label("base", f"{base['name']} {base['digest']}"))
+        branch.add(_label("source", f"{base['source']}, licence {base['licence'] or NOT_STATED}"))
+        if base["upstream_revision"]:
+            branch.add(_label("upstream revision", base["upstream_revision"]))
     if answer.get("parent"):
-        tree.add(f"parent model {answer['parent']}")
-    if dataset:
-        branch = tree.add(f"dataset {plain(dataset['name'])} {dataset['digest']}")
-        branch.add(f"{dataset['rows']:,} rows, compared with {len(dataset['checked_suites'])} held-out suites")
-        for source in dataset["sources"]:
-            branch.add(plain(f"{source['name']}: {source['rows']:,} rows, {source['licence']}"))
+        tree.add(_label("parent model", answer["parent"]))
+
+
+def _dataset(tree: Tree, dataset: dict[str, Any] | None) -> None:
+    if dataset is None:
+        return
+    branch = tree.add(_label("dataset", f"{dataset['name']} {dataset['digest']}"))
+    branch.add(_label("rows", f"{dataset['rows']:,}, compared with {len(dataset['checked_suites'])} held-out suites"))
+    for source in dataset["sources"]:
+        branch.add(_label("source", f"{source['name']}: {source['rows']:,} rows, licence {source['licence']}"))
 
 
 def _training(tree: Tree, answer: dict[str, Any]) -> None:
     run, code, config, checkpoint = (answer[key] for key in ("run", "code", "config", "checkpoint"))
-    if not run:
+    if run is None:
+        tree.add(_label("run", "none: the model is a base as it was pinned"))
         return
-    branch = tree.add(
-        plain(f"run {run['run_id']} ({run['stage']}, {run['kind']}, {run['executor']}, {run['attempts']} attempts)")
+    about = f"{run['stage']}, {run['kind']} by {run['executor']}, {run['attempts']} attempts"
+    branch = tree.add(_label("run", f"{run['run_id']} ({about})"))
+    state = "with changes" if code["dirty"] else "clean"
+    branch.add(_label("code", f"{code['commit']} {state}, diff {code['diff']}"))
+    settings = branch.add(_label("configuration", config["digest"]))
+    settings.add(Text(plain(", ".join(f"{key} {setting}" for key, setting in _flat(config["values"])))))
+    branch.add(_label("seed", answer["seed"]))
+    branch.add(_label("environment", answer["environment"]))
+    branch.add(_label("tokenizer", answer["tokenizer"] or NOT_STATED))
+    branch.add(_label("chat template", answer["chat_template"] or "none"))
+    tree.add(
+        _label("checkpoint", f"step {checkpoint['step']:,} {checkpoint['digest']} (resume {checkpoint['resume']})")
     )
-    branch.add(plain(f"code {code['commit']} {'with changes' if code['dirty'] else 'clean'}, diff {code['diff']}"))
-    values = branch.add(f"configuration {config['digest']}")
-    values.add(
-        plain(", ".join(f"{key} {value}" for key, value in config["values"].items() if not isinstance(value, dict)))
-    )
-    branch.add(f"seed {answer['seed']}")
-    branch.add(f"environment {answer['environment']}")
-    branch.add(f"tokenizer {answer['tokenizer']}, chat template {answer['chat_template']}")
-    tree.add(f"checkpoint step {checkpoint['step']} {checkpoint['digest']} (resume {checkpoint['resume']})")
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, setting in settings.items():
+        if isinstance(setting, dict):
+            yield from _flat(setting, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", setting
 
 
 def _approval(tree: Tree, answer: dict[str, Any]) -> None:
     evaluation, gate, promotion = answer["evaluation"], answer["gate"], answer["promotion"]
     if evaluation:
-        low, high = evaluation["interval"]
-        branch = tree.add(f"evaluation report {evaluation['report']}")
-        accuracy = f"accuracy {evaluation['accuracy']} [{low}, {high}] at {evaluation['confidence']}"
-        branch.add(plain(f"{accuracy} over {evaluation['items']:,} items, {evaluation['verifier']}"))
-        branch.add(f"suite {evaluation['suite']}")
-    low, high = gate["interval"]
-    branch = tree.add(f"gate {gate['gate_id']} {gate['decision']}")
-    branch.add(
-        f"gain {gate['gain']} [{low}, {high}] at {gate['confidence']} over {gate['items']:,} items ({plain(gate['method'])})"
-    )
-    branch.add(f"against {gate['incumbent']}")
-    word = "rolled back to" if promotion["rollback"] else "promoted"
-    place = f"at {promotion['recorded_at']}, position {promotion['position']}"
-    tree.add(plain(f"{word} by {promotion['actor']} {place}: {promotion['reason']}"))
+        branch = tree.add(_label("evaluation", f"report {evaluation['report']}"))
+        over = f"over {evaluation['items']:,} items by {evaluation['verifier']}"
+        branch.add(_label("accuracy", f"{evaluation['accuracy']} {_interval(evaluation)} {over}"))
+        branch.add(_label("suite", evaluation["suite"]))
+    branch = tree.add(_label("gate", f"{gate['gate_id']} {gate['decision']}"))
+    branch.add(_label("gain", f"{gate['gain']} {_interval(gate)} over {gate['items']:,} items ({gate['method']})"))
+    branch.add(_label("incumbent", gate["incumbent"]))
+    word = "rolled back" if promotion["rollback"] else "promoted"
+    branch = tree.add(_label(word, f"by {promotion['actor']} at {promotion['recorded_at']}"))
+    branch.add(_label("position", promotion["position"]))
+    branch.add(_label("reason", promotion["reason"]))
+    branch.add(_label("previous model", promotion["previous"] or "none"))
+
+
+def _interval(measured: dict[str, Any]) -> str:
+    low, high = measured["interval"]
+    return f"[{low}, {high}] at {measured['confidence']}"
 
 
 def _deployment(tree: Tree, deployment: dict[str, Any] | None, model: str) -> None:
     if deployment is None:
-        tree.add("not deployed")
+        tree.add(_label("deployment", "none"))
         return
+    branch = tree.add(_label("deployment", f"{deployment['deployment_id']} {deployment['state']}"))
+    branch.add(_label("served name", f"{deployment['served_name']} by {deployment['engine']}"))
+    branch.add(_label("endpoint", deployment["endpoint"] or "none"))
+    branch.add(_label("observed weights", deployment["observed_weights"] or "never read back"))
     if deployment["model"] != model:
-        tree.add(f"traffic still goes to model {deployment['model']}", style="bold yellow")
-    branch = tree.add(
-        plain(f"deployment {deployment['deployment_id']} {deployment['state']}: {deployment['served_name']}")
-    )
-    branch.add(plain(f"endpoint {deployment['endpoint']}, engine {deployment['engine']}"))
-    branch.add(f"weights read back {deployment['observed_weights']}")
+        branch.add(Text(f"it serves another model: {plain(deployment['model'])}", style="bold yellow"))
