@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_CONFIG_BYTES = 16 << 20
 SMALL_MODEL_PARAMETERS = 20_000_000  # below this, threads cost more than they bring
+CACHE_NAMES = ("cache", "past_key_values")  # transformers 5.24 renamed the argument
+ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 KEPT = ("<think>", "</think>")  # a part of the answer's text, even where a tokenizer calls them special
 
 
@@ -48,7 +50,8 @@ def load_generator(directory: Path, device: str = "cpu") -> TransformersGenerato
     """The model in a local directory, in the dtype of its file.
 
     Raises:
-        InputError: it is no model directory, it brings code, weights are missing, or transformers does not know it.
+        InputError: it is no model directory, it brings code, weights are missing, transformers does not know it, or it
+            keeps a recurrent state instead of a key-value cache.
         MissingExtra: torch or transformers is not installed.
     """
     refuse_code(directory)
@@ -109,7 +112,13 @@ class TransformersGenerator:
         self.context = int(getattr(model.config, "max_position_embeddings", None) or 2**31)
         accepted = inspect.signature(model.forward).parameters
         self._optional = {name for name in ("position_ids", "logits_to_keep") if name in accepted}
-        self._cache_name = "cache" if "cache" in accepted else "past_key_values"  # renamed by transformers 5.24
+        self._cache_name = next((name for name in CACHE_NAMES if name in accepted), "")
+        recurrent = set(getattr(model.config, "layer_types", None) or ()) - ATTENTION_LAYERS
+        if not self._cache_name or recurrent or getattr(model, "_is_stateful", False):
+            # A recurrent state would take in the padding, and a cache that is ignored gives wrong tokens without a word.
+            raise InputError(
+                f"{type(model).__name__} keeps no key-value cache of the usual kind; only models with one are supported"
+            )
         self._dropped = _special_ids(tokenizer)
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:

@@ -203,3 +203,9 @@ def test_a_template_that_refuses_is_the_models_fault(directory: Path, tmp_path: 
     (copy / "chat_template.jinja").write_text("{{ raise_exception('a system message is needed') }}")
     with pytest.raises(InputError, match="a system message is needed"):
         answers(load_generator(copy), ["1+1="], Sampling(4))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("mamba", "MambaForCausalLM"), ("lfm2", "Lfm2ForCausalLM")])
+def test_a_recurrent_model_is_refused_and_not_answered_wrongly(kind: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name} keeps no key-value cache"):
+        load_generator(save_model(tmp_path / kind, kind=kind))

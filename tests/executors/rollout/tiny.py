@@ -55,6 +55,15 @@ def save_model(
             **ends,
         )
         model: Any = transformers.GPT2LMHeadModel(config)
+    elif kind == "mamba":
+        config = transformers.MambaConfig(vocab_size=len(wrapped), hidden_size=16, num_hidden_layers=1, **ends)
+        model = transformers.MambaForCausalLM(config)
+    elif kind == "lfm2":
+        config = transformers.Lfm2Config(
+            vocab_size=len(wrapped), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, layer_types=["conv", "full_attention"], **ends,
+        )  # fmt: skip
+        model = transformers.Lfm2ForCausalLM(config)
     else:
         config = transformers.LlamaConfig(
             vocab_size=len(wrapped), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
