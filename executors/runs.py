@@ -132,6 +132,8 @@ def stop_run(ledger: Ledger, run_id: str, *, grace_s: float = STOP_GRACE_S, laun
         raise InputError(f"no attempt of run {run_id} is running; `posttrain runs` shows how it ended")
     run = _Run(ledger, spec, executor, _ignore, _payer(ledger, run_id) or spec.stage)
     attempt = executor.attach(run_id, current.attempt, attempt_directory(ledger, run_id, current.attempt))
+    if executor.state(attempt).kind == "absent":  # somebody may be about to start it
+        raise InputError(f"attempt {attempt.number} of run {run_id} has not been started; stop it when it runs")
     executor.stop(attempt, grace_s)
     ending = run.follow(attempt)
     run.recorder.close(attempt.number, ending)
@@ -201,7 +203,7 @@ class _Run:
 
     def follow(self, attempt: Attempt) -> Ending:
         """Every message from the first one to the end of the attempt: record what must be, tell the watcher."""
-        seen = _Seen()
+        seen, swept = _Seen(), False
         cursor, pause, give_up_at = 0, POLL_S[0], None
         while True:
             try:
@@ -217,6 +219,10 @@ class _Run:
             cursor = batch.cursor
             if batch.messages:
                 pause = POLL_S[0]
+                continue
+            if batch.state.kind == "lost" and not swept:  # what outlived the supervisor must not write any more
+                swept = True
+                self.executor.launcher.sweep(attempt.directory)
                 continue
             if batch.state.kind != "running":
                 return self._ending(batch.state, seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -15,12 +16,15 @@ from typing import Any
 
 import pytest
 
-from executors.base import Attempt, RunSpec
+from executors import fake_child, runs
+from executors.base import Attempt, Resources, RunSpec
+from executors.fake import FakeExecutor
 from executors.launchers.local import LocalLauncher, read_process
 from executors.pipe import CheckpointWritten, Message, Progress
 from executors.recording import BadCheckpoint, RunRecord, RunRecorder, decimal_summary
 from executors.runs import RunOutcome, attempt_directory, materialise_run, recorded_spec, resume_run, stop_run
 from ledger import budget
+from ledger.artifacts import ArtifactStore
 from ledger.errors import BudgetExceeded, InfrastructureError, InputError, NotFound, RefusedError, TamperFound
 from ledger.home import Ledger
 from tests.executors.specs import fake_spec
@@ -213,6 +217,48 @@ def test_a_child_that_dies_before_its_first_word_is_begun_again(ledger: Ledger) 
     check_recorded_once(ledger, spec, outcome)
 
 
+def test_a_child_that_completed_and_does_not_end_is_ended(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "lingering_child.py"
+    child.write_text("import time\nfrom executors import fake_child\nfake_child.main()\ntime.sleep(600)\n")
+
+    class Lingering(FakeExecutor):
+        def command(self, config: Any, resources: Resources) -> tuple[str, ...]:
+            return (*super().command(config, resources)[:2], str(child))
+
+    monkeypatch.setattr(runs, "TEARDOWN_S", 0.1)
+    spec = fake_spec()
+    outcome = materialise_run(ledger, spec, executor=Lingering())
+    assert outcomes(ledger, spec.run_id) == [("completed", -15)]
+    check_recorded_once(ledger, spec, outcome)
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ("state.step += 1", "it completed at step 7, but its last checkpoint is of step 6"),
+        ("writer.output = lambda **_: None", "it completed without the output history.jsonl"),
+        ("import atexit, os; atexit.register(os._exit, 5)", "it completed and then ended with exit code 5"),
+        ("os._exit(0)", "it ended with exit code 0 without saying that it completed"),
+    ],
+)
+def test_a_child_that_claims_too_much_has_failed(ledger: Ledger, tmp_path: Path, steps: str, reason: str) -> None:
+    source = Path(fake_child.__file__).read_text("utf-8")
+    child = tmp_path / "boasting_child.py"
+    child.write_text(
+        source.replace("    history = output_directory()", f"    {steps}\n    history = output_directory()")
+    )
+
+    class Boasting(FakeExecutor):
+        def command(self, config: Any, resources: Resources) -> tuple[str, ...]:
+            return (*super().command(config, resources)[:2], str(child))
+
+    with pytest.raises(InfrastructureError, match=f"failed: {reason}"):
+        materialise_run(ledger, fake_spec(), executor=Boasting())
+    assert RunRecord.read(ledger, fake_spec().run_id).completed is None
+
+
 def test_a_dead_attempt_that_nobody_saw_die_is_recorded_and_followed_by_the_next(ledger: Ledger) -> None:
     """The parent is interrupted, the child is killed later: one more call does everything."""
     spec = fake_spec(**SLOW)
@@ -306,6 +352,35 @@ def test_a_stop_by_somebody_else_ends_the_follower(ledger: Ledger) -> None:
     assert Counter(types(ledger, spec.run_id))["RunCanceled"] == 1
 
 
+def test_an_attempt_that_was_recorded_and_never_started_is_started_and_not_stopped(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = fake_spec()
+
+    def power_failure(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalLauncher, "start", power_failure)
+        with pytest.raises(KeyboardInterrupt):
+            materialise_run(ledger, spec)
+    with pytest.raises(InputError, match=f"attempt 1 of run {spec.run_id} has not been started"):
+        stop_run(ledger, spec.run_id)
+    outcome = materialise_run(ledger, spec)
+    assert len(RunRecord.read(ledger, spec.run_id).attempts) == 1
+    check_recorded_once(ledger, spec, outcome)
+
+
+def test_an_attempt_whose_directory_is_gone_is_lost_and_not_begun_again_under_its_number(ledger: Ledger) -> None:
+    spec = fake_spec(**SLOW)
+    interrupt(ledger, spec)
+    LocalLauncher().stop(attempt_directory(ledger, spec.run_id, 1), 0.0)
+    shutil.rmtree(attempt_directory(ledger, spec.run_id, 1))
+    outcome = materialise_run(ledger, spec)
+    assert outcomes(ledger, spec.run_id) == [("lost", None), ("completed", 0)]
+    check_recorded_once(ledger, spec, outcome)
+
+
 def test_an_unknown_run_is_not_found(ledger: Ledger) -> None:
     for call in (resume_run, stop_run):
         with pytest.raises(NotFound, match="no run r-0000000000000000 in the ledger"):
@@ -352,6 +427,23 @@ def test_a_device_without_a_price_starts_nothing(home: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ bad bytes
+
+
+def test_a_full_disk_interrupts_the_follower_and_not_the_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child's copy of the checkpoint stays until it is stored; the next call stores it."""
+    spec = fake_spec()
+
+    def full(*_arguments: object, **_options: object) -> None:
+        raise InfrastructureError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArtifactStore, "add_files", full)
+        with pytest.raises(InfrastructureError, match="no space left"):
+            materialise_run(ledger, spec)
+    assert types(ledger, spec.run_id) == ["RunSubmitted", "AttemptStarted"]
+    outcome = materialise_run(ledger, spec)
+    assert outcomes(ledger, spec.run_id) == [("completed", 0)]
+    check_recorded_once(ledger, spec, outcome)
 
 
 def test_a_checkpoint_with_other_bytes_than_announced_is_never_recorded(
