@@ -2,160 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
 
-from ledger.canonical import canonical_digest, decimal_string
 from ledger.digest import sha256_digest
 from ledger.errors import InputError, NotFound, RuleBroken, TamperFound
-from ledger.events import (
-    BaseRevisionPinned,
-    CodeRevision,
-    EvaluationReported,
-    Event,
-    GateDecided,
-    ModelPromoted,
-    ModelQuarantined,
-    ModelRegistered,
-    RunSubmitted,
-    SuiteRegistered,
-)
+from ledger.events import GateDecided, ModelPromoted, ModelQuarantined, ModelRegistered
 from ledger.home import Ledger
 from ledger.registry import decide_gate, gate_policy, live, promote, register, roll_back, set_gate_policy, stage_history
-
-ITEMS = [canonical_digest({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(200)]
-SUITE = sha256_digest(b"suite")
-STAGE = "production"
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger.open(tmp_path / "home", create=True, actor="ada")
-    register_suite(ledger, SUITE)
-    return ledger
-
-
-def register_suite(ledger: Ledger, suite: str) -> None:
-    ledger.record(
-        SuiteRegistered(
-            name="held-out",
-            suite=suite,
-            items=len(ITEMS),
-            verifier="exact-answer",
-            licence="CC0-1.0",
-            source="generated",
-        )
-    )
-
-
-def model(ledger: Ledger, name: str) -> str:
-    digest = sha256_digest(name.encode())
-    ledger.record(
-        BaseRevisionPinned(
-            name=name,
-            base=digest,
-            source=f"generated:{name}",
-            size_bytes=1,
-            files=1,
-            tokenizer=sha256_digest(b"tokenizer"),
-        )
-    )
-    return digest
-
-
-def evaluate(
-    ledger: Ledger,
-    model: str,
-    passed: Sequence[bool | None],
-    *,
-    verifier: str = "exact-answer",
-    claimed: int | None = None,
-) -> str:
-    """Record the report of an evaluation with these outcomes, one for each of the first items."""
-    status = {True: "pass", False: "fail", None: "error"}
-    lines = [
-        json.dumps({"item": item, "completion": "", "status": status[outcome], "reward": "0"})
-        for item, outcome in zip(ITEMS, passed, strict=False)
-    ]
-    files: dict[str, Path | bytes] = {
-        "verdicts.jsonl": "\n".join(lines).encode(),
-        "report.json": json.dumps({"model": model, "verifier": verifier}).encode(),
-    }
-    report = ledger.artifacts.add_files(files, "application/vnd.posttrain.report").digest
-    spec = canonical_digest({"model": model, "report": report})
-    run_id = "r-" + spec.removeprefix("sha256:")[:16]
-    ledger.record(
-        RunSubmitted(
-            run_id=run_id,
-            kind="evaluation",
-            stage="evaluation",
-            executor="fake",
-            spec=spec,
-            config={},
-            seed=0,
-            model=model,
-            suite=SUITE,
-            verifier=verifier,
-            code=CodeRevision(commit="tree", diff=sha256_digest(b""), dirty=False),
-            environment=sha256_digest(b"lock"),
-        )
-    )
-    count = sum(outcome is True for outcome in passed)
-    ledger.record(
-        EvaluationReported(
-            report=report,
-            run_id=run_id,
-            model=model,
-            suite=SUITE,
-            verifier=verifier,
-            items=len(passed),
-            passed=count if claimed is None else claimed,
-            masked=sum(outcome is None for outcome in passed),
-            accuracy=decimal_string(count / len(passed)),
-            interval=("0", "1"),
-            confidence="0.95",
-            method="wilson",
-        )
-    )
-    return report
-
-
-def outcomes(passed: int) -> list[bool | None]:
-    return [i < passed for i in range(len(ITEMS))]
-
-
-def gated(ledger: Ledger, name: str, passed: int, against: str) -> str:
-    """A new model that was evaluated and put before the gate."""
-    digest = model(ledger, name)
-    evaluate(ledger, digest, outcomes(passed))
-    decide_gate(ledger, digest, against, STAGE)
-    return digest
-
-
-@pytest.fixture
-def base(ledger: Ledger) -> str:
-    """A base that passes 80 of 200, and the stage's policy."""
-    set_gate_policy(ledger, STAGE, "held-out")
-    digest = model(ledger, "base")
-    evaluate(ledger, digest, outcomes(80))
-    return digest
-
-
-def promotions(ledger: Ledger) -> list[str]:
-    return [e.payload.model for e in ledger.log.stream(f"stage/{STAGE}") if isinstance(e.payload, ModelPromoted)]
-
-
-def promotion(event: Event | None) -> ModelPromoted:
-    assert event is not None
-    assert isinstance(event.payload, ModelPromoted)
-    return event.payload
-
+from tests.ledger.registry_cases import (
+    STAGE,
+    evaluate,
+    gated,
+    model,
+    outcomes,
+    promotion,
+    promotions,
+    register_suite,
+)
 
 # --- the policy --------------------------------------------------------------------------------------------------------
 
@@ -470,59 +333,3 @@ def test_a_model_that_was_left_by_a_rollback_is_promoted_again_by_its_gate(ledge
         e.payload.model for e in ledger.log.stream(f"registry/{STAGE}") if isinstance(e.payload, ModelRegistered)
     ]
     assert registered == chain  # and it keeps the name and number that it has
-
-
-# --- two processes -----------------------------------------------------------------------------------------------------
-
-CONTENDER = """
-import sys
-from pathlib import Path
-from ledger.errors import RuleBroken
-from ledger.home import Ledger
-from ledger.registry import decide_gate, promote
-
-ledger = Ledger.open(Path(sys.argv[1]))
-model, base = sys.argv[2:]
-print("ready", flush=True)
-sys.stdin.readline()
-gate = decide_gate(ledger, model, base, "production")
-try:
-    print(gate.event.position, promote(ledger, model, "production", reason="at once").event.position)
-except RuleBroken as refused:
-    print(gate.event.position, str(refused).split()[0])
-"""
-
-
-def contend(ledger: Ledger, models: Sequence[str], base: str) -> list[list[str]]:
-    """The gate's and the promotion's position, or the first word of the refusal, of processes that did both at once."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", CONTENDER, str(ledger.home), model, base],
-            cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )
-        for model in models
-    ]  # fmt: skip
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    return [process.communicate(timeout=60)[0].split() for process in processes]
-
-
-def test_processes_that_promote_one_model_at_once_record_one_gate_and_one_promotion(ledger: Ledger, base: str) -> None:
-    candidate = model(ledger, "better")
-    evaluate(ledger, candidate, outcomes(120))
-    size = ledger.log.size()
-    answers = contend(ledger, [candidate] * 3, base)
-    assert answers == [[str(size + 1), str(size + 3)]] * 3
-    assert ledger.log.size() == size + 3  # decided, registered, promoted
-
-
-def test_of_two_models_promoted_at_once_one_needs_a_gate_against_the_other(ledger: Ledger, base: str) -> None:
-    models = [gated(ledger, name, 120, base) for name in ("left", "right")]
-    answers = contend(ledger, models, base)
-    assert sorted(words[1].isdigit() for words in answers) == [False, True]
-    assert len(promotions(ledger)) == 1

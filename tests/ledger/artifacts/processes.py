@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable
 
 KILLED = -signal.SIGKILL
+CRASH_POINTS = [(name, after) for name in ("rename", "fsync", "write") for after in (False, True)]
+"""Arguments of `die_at_call`: what makes a file durable, before and after it."""
 
 
 def start(work: Callable[[], object]) -> int:
@@ -38,6 +40,19 @@ def run(work: Callable[[], object]) -> int:
 def die() -> None:
     """End this process as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killer(after_bytes: int) -> Callable[[int], None]:
+    """A progress callback that ends this process once so many bytes were reported."""
+    seen = 0
+
+    def progress(count: int) -> None:
+        nonlocal seen
+        seen += count
+        if seen >= after_bytes:
+            die()
+
+    return progress
 
 
 def die_at_call(name: str, number: int, *, after: bool) -> None:

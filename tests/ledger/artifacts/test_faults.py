@@ -1,10 +1,9 @@
-"""Killed writers, full disks, flipped bits, two at once: nothing looks complete that is not, and the next call works."""
+"""Killed writers, full disks, two at once: nothing looks complete that is not, and the next call works."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -16,49 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from ledger.artifacts import Artifact, ArtifactStore, media_types
+from ledger.artifacts import ArtifactStore, media_types
 from ledger.artifacts.storage import CHUNK_BYTES
-from ledger.errors import InfrastructureError, InputError, NotFound, TamperFound
-from tests.ledger.artifacts.processes import KILLED, die, die_at_call, finish, run, start
-
-CRASH_POINTS = [(name, after) for name in ("rename", "fsync", "write") for after in (False, True)]
-
-
-@pytest.fixture
-def big(tmp_path: Path) -> Path:
-    """Two files of three and two chunks, and a small one."""
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "a.safetensors").write_bytes(os.urandom(3 * CHUNK_BYTES - 5))
-    (source / "b.safetensors").write_bytes(os.urandom(2 * CHUNK_BYTES + 5))
-    (source / "config.json").write_bytes(b"{}")
-    return source
-
-
-def _blob(store: ArtifactStore, digest: str) -> Path:
-    return Path(store.url) / "blobs/sha256" / digest.removeprefix("sha256:")
+from ledger.errors import InfrastructureError
+from tests.ledger.artifacts.disk import blob_file, same_files
+from tests.ledger.artifacts.processes import CRASH_POINTS, KILLED, die_at_call, finish, killer, run, start
 
 
 def _assert_every_blob_is_what_its_name_says(store: ArtifactStore) -> None:
     for path in (Path(store.url) / "blobs/sha256").glob("*"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-
-
-def _same_files(left: Path, right: Path) -> bool:
-    names = [{path.relative_to(place) for path in place.rglob("*") if path.is_file()} for place in (left, right)]
-    return names[0] == names[1] and all((left / name).read_bytes() == (right / name).read_bytes() for name in names[0])
-
-
-def _killer(after_bytes: int) -> Callable[[int], None]:
-    seen = 0
-
-    def progress(count: int) -> None:
-        nonlocal seen
-        seen += count
-        if seen >= after_bytes:
-            die()
-
-    return progress
 
 
 # Writing
@@ -70,8 +36,8 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_that_looks_complete(
 ) -> None:
     kept = local.put_json({"kept": True})
     expected = local.describe({p.name: p for p in big.iterdir()}, media_types.MODEL)
-    killer = _killer(chunks * (CHUNK_BYTES - 5))
-    assert run(lambda: local.add_directory(big, media_types.MODEL, progress=killer)) == KILLED
+    kill = killer(chunks * (CHUNK_BYTES - 5))
+    assert run(lambda: local.add_directory(big, media_types.MODEL, progress=kill)) == KILLED
     assert not local.has(expected.digest)
     assert list(local.digests()) == [kept.digest]
     _assert_every_blob_is_what_its_name_says(local)
@@ -119,11 +85,11 @@ def test_an_erasure_killed_at_any_removal_is_completed_by_the_next(tmp_path: Pat
 
         code = run(work)
         assert store.problems(other.digest) == []
-        if _blob(store, artifact.digest).exists():
+        if blob_file(store, artifact.digest).exists():
             store.erase(artifact.digest)
         assert not store.has(artifact.digest)
         assert list(store.digests()) == [other.digest]
-        assert not _blob(store, artifact.manifest.files["a"].digest).exists()
+        assert not blob_file(store, artifact.manifest.files["a"].digest).exists()
         if code == 0:
             break
     assert code == 0
@@ -265,7 +231,7 @@ def test_no_room_to_materialise_is_said_and_the_next_call_goes_on(
     work = _expect_no_room(lambda: local.materialise(artifact.digest, tmp_path / "out"), ".out.")
     assert _with_file_limit(CHUNK_BYTES + 1, work) == 0
     assert not (tmp_path / "out").exists()
-    assert _same_files(local.materialise(artifact.digest, tmp_path / "out"), big)
+    assert same_files(local.materialise(artifact.digest, tmp_path / "out"), big)
 
 
 @pytest.fixture
@@ -327,225 +293,3 @@ def test_missing_permission_is_said(local: ArtifactStore, big: Path) -> None:
             ArtifactStore.open(big / "store").put_json(1)
 
     assert _as_nobody(work) == 0
-
-
-# Damage
-
-
-@pytest.fixture
-def stored(local: ArtifactStore, big: Path) -> Artifact:
-    return local.add_directory(big, media_types.MODEL)
-
-
-def _change(path: Path, change: Callable[[bytearray], object]) -> None:
-    data = bytearray(path.read_bytes())
-    change(data)
-    path.chmod(0o644)
-    path.write_bytes(data)
-
-
-def _flip(data: bytearray) -> None:
-    position = random.Random(len(data)).randrange(len(data))
-    data[position] ^= 1 << position % 8
-
-
-DAMAGE: dict[str, tuple[Callable[[bytearray], object], str]] = {
-    "flipped": (_flip, "its bytes have another digest"),
-    "cut": (lambda data: data.pop(), "bytes, not"),
-    "grown": (lambda data: data.append(0), "bytes, not"),
-    "emptied": (lambda data: data.clear(), "it has 0 bytes, not"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("name", ["a.safetensors", "config.json"])
-def test_a_damaged_file_is_found_by_problems_and_by_every_read(
-    local: ArtifactStore, stored: Artifact, tmp_path: Path, kind: str, name: str
-) -> None:
-    change, what = DAMAGE[kind]
-    digest = stored.manifest.files[name].digest
-    blob = _blob(local, digest)
-    _change(blob, change)
-    (problem,) = local.problems(stored.digest)
-    assert (problem.blob, problem.name, problem.path) == (digest, name, str(blob))
-    assert what in problem.what
-    for read in (
-        lambda: local.read(stored.digest, name),
-        lambda: local.materialise(stored.digest, tmp_path / "out"),
-    ):
-        with pytest.raises(TamperFound) as found:
-            read()
-        assert digest in str(found.value)
-        assert str(blob) in str(found.value)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_damaged_manifest_or_config_is_found(local: ArtifactStore, stored: Artifact) -> None:
-    _change(_blob(local, stored.manifest.config_digest), _flip)
-    assert [problem.name for problem in local.problems(stored.digest)] == ["config"]
-    with pytest.raises(TamperFound, match=stored.manifest.config_digest):
-        local.config(stored.digest)
-    _change(_blob(local, stored.digest), _flip)
-    (problem,) = local.problems(stored.digest)
-    assert (problem.blob, problem.name, problem.what) == (stored.digest, "manifest", "its bytes have another digest")
-    for ask in (local.manifest, local.has, local.config):
-        with pytest.raises(TamperFound, match=stored.digest):
-            ask(stored.digest)
-
-
-def test_nothing_is_erased_while_a_damaged_manifest_hides_what_is_shared(
-    local: ArtifactStore, stored: Artifact
-) -> None:
-    other = local.put_json(1)
-    _change(_blob(local, stored.digest), _flip)
-    with pytest.raises(TamperFound, match=stored.digest):
-        local.erase(other.digest)
-    assert local.problems(other.digest) == []
-
-
-def test_a_missing_file_is_not_found(local: ArtifactStore, stored: Artifact, tmp_path: Path) -> None:
-    digest = stored.manifest.files["config.json"].digest
-    _blob(local, digest).unlink()
-    (problem,) = local.problems(stored.digest)
-    assert (problem.blob, problem.name, problem.what) == (digest, "config.json", "missing")
-    assert not local.has(stored.digest)
-    for read in (
-        lambda: local.read(stored.digest, "config.json"),
-        lambda: local.materialise(stored.digest, tmp_path / "out"),
-    ):
-        with pytest.raises(NotFound, match=f"blob {digest} is missing"):
-            read()
-    assert not (tmp_path / "out").exists()
-
-
-# Materialising
-
-
-@pytest.mark.parametrize("chunks", [1, 3, 5])
-def test_a_killed_materialise_is_continued(local: ArtifactStore, big: Path, tmp_path: Path, chunks: int) -> None:
-    stored = local.add_directory(big, media_types.MODEL)
-    out = tmp_path / "out"
-    assert run(lambda: local.materialise(stored.digest, out, progress=_killer(chunks * (CHUNK_BYTES - 5)))) == KILLED
-    assert not out.exists()
-    begun = [path.stat().st_ino for path in tmp_path.glob(".out.*.partial/*/*") if path.stat().st_size]
-    assert begun
-    assert local.materialise(stored.digest, out) == out
-    assert _same_files(out, big)
-    assert set(begun) <= {path.stat().st_ino for path in out.rglob("*")}
-    assert [path.name for path in tmp_path.glob(".out*")] == []
-
-
-@pytest.mark.parametrize(("call", "after"), CRASH_POINTS)
-def test_a_materialise_killed_at_any_system_call_is_continued(tmp_path: Path, call: str, after: bool) -> None:
-    store = ArtifactStore.open(tmp_path / "store")
-    files = {"a": b"1", "sub/b": b"2"}
-    digest = store.add_files(files, media_types.REPORT).digest
-    for number in range(1, 100):
-        out = tmp_path / f"out-{number}"
-
-        def work(out: Path = out, number: int = number) -> None:
-            die_at_call(call, number, after=after)
-            store.materialise(digest, out)
-
-        code = run(work)
-        if out.exists():
-            assert {p.relative_to(out).as_posix(): p.read_bytes() for p in out.rglob("*") if p.is_file()} == files
-        store.materialise(digest, out)
-        assert {p.relative_to(out).as_posix(): p.read_bytes() for p in out.rglob("*") if p.is_file()} == files
-        assert list(tmp_path.glob(f".out-{number}.lock")) == []
-        if code == 0:
-            break
-    assert code == 0
-    assert number > 2
-
-
-def test_what_a_crash_left_is_not_trusted(local: ArtifactStore, big: Path, tmp_path: Path) -> None:
-    stored = local.add_directory(big, media_types.MODEL)
-    partial = tmp_path / f".out.{stored.digest.removeprefix('sha256:')[:12]}.partial"
-    (partial / "tree/sub").mkdir(parents=True)
-    (partial / "parts").mkdir()
-    (partial / "parts/0").write_bytes(b"\0" * (CHUNK_BYTES + 1))
-    (partial / "parts/99").write_bytes(b"stranger")
-    (partial / "tree/b.safetensors").write_bytes(b"\0" * (2 * CHUNK_BYTES + 5))
-    (partial / "tree/sub/stranger").write_bytes(b"stranger")
-    (partial / "tree/config.json").symlink_to(tmp_path / "victim")
-    (tmp_path / "victim").write_bytes(b"keep me")
-    assert _same_files(local.materialise(stored.digest, tmp_path / "out"), big)
-    assert (tmp_path / "victim").read_bytes() == b"keep me"
-    assert not (tmp_path / "out/config.json").is_symlink()
-    assert not partial.exists()
-
-
-def test_two_processes_may_materialise_at_once(local: ArtifactStore, big: Path, tmp_path: Path) -> None:
-    stored = local.add_directory(big, media_types.MODEL)
-    out = tmp_path / "deep/er/out"
-
-    def work() -> None:
-        local.materialise(stored.digest, out, progress=lambda count: time.sleep(0.01))
-
-    pids = [start(work) for _ in range(3)]
-    assert [finish(pid) for pid in pids] == [0, 0, 0]
-    assert _same_files(out, big)
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-
-
-def test_the_survivor_takes_over_from_a_killed_process(local: ArtifactStore, big: Path, tmp_path: Path) -> None:
-    stored = local.add_directory(big, media_types.MODEL)
-    out = tmp_path / "out"
-    first = start(lambda: local.materialise(stored.digest, out, progress=_killer(CHUNK_BYTES)))
-    second = start(lambda: local.materialise(stored.digest, out))
-    assert sorted([finish(first), finish(second)])[-1] == 0
-    assert _same_files(out, big)
-
-
-def test_a_complete_directory_is_used_again(local: ArtifactStore, stored: Artifact, big: Path, tmp_path: Path) -> None:
-    out = local.materialise(stored.digest, tmp_path / "out")
-    before = {path: path.stat().st_ino for path in out.rglob("*")}
-    assert local.materialise(stored.digest, out) == out
-    assert {path: path.stat().st_ino for path in out.rglob("*")} == before
-    assert all(path.stat().st_mode & 0o222 == 0 for path in before)
-
-
-@pytest.mark.parametrize("change", ["changed", "missing", "not part of the artifact"])
-def test_a_directory_that_was_changed_is_not_used(
-    local: ArtifactStore, stored: Artifact, tmp_path: Path, change: str
-) -> None:
-    out = local.materialise(stored.digest, tmp_path / "out")
-    name = "config.json"
-    if change == "changed":
-        _change(out / name, _flip)
-    elif change == "missing":
-        (out / name).unlink()
-    else:
-        name = "extra.json"
-        (out / name).write_bytes(b"{}")
-    with pytest.raises(
-        TamperFound, match=f"{out} is not what {stored.digest} holds: {name} is {change}; remove the directory"
-    ):
-        local.materialise(stored.digest, out)
-
-
-def test_a_directory_of_something_else_is_left_alone(local: ArtifactStore, stored: Artifact, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.tex").write_text("…")
-    with pytest.raises(InputError, match=r"holds other files, such as 'thesis.tex'"):
-        local.materialise(stored.digest, out)
-    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to("out")
-    for place in ("file", "link"):
-        with pytest.raises(InputError, match="is not a directory; choose another destination"):
-            local.materialise(stored.digest, tmp_path / place)
-
-
-def test_an_empty_directory_is_filled(local: ArtifactStore, stored: Artifact, big: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    assert _same_files(local.materialise(stored.digest, tmp_path / "out"), big)
-
-
-def test_a_copy_is_no_door_into_the_store(local: ArtifactStore, stored: Artifact, tmp_path: Path) -> None:
-    out = local.materialise(stored.digest, tmp_path / "out")
-    for path in out.iterdir():
-        _change(path, _flip)
-    assert local.problems(stored.digest) == []
