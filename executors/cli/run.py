@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from executors.launchers.local import LocalLauncher
@@ -191,7 +191,6 @@ def _bar(run_id: str, *, quiet: bool) -> Iterator[Callable[[Message], None]]:
         BarColumn(),
         DoneColumn("steps"),
         RateColumn("steps"),
-        TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
