@@ -1,69 +1,139 @@
 """Normalised overlap of training rows with held-out items, by hash: a leaked prompt alone is a leak.
 
-A row leaks when an item's normalised prompt is the row's, or stands whole inside the row's prompt or response. Containment
-is found by the item's first words: every run of that many words in a row is looked up, and a hit is compared in full, so
-the cost is linear in the rows.
+A row leaks when an item's normalised prompt
+    is the row's whole prompt,
+    or is one of the sentences or lines of the row's prompt (items of three words or more),
+    or stands anywhere inside the row's prompt or response (items with five words or more beside numbers and operators).
+
+Containment is found by the first five words of an item, then by its first thirteen, then in full, so the cost is linear in
+the rows and does not depend on the number of items. It does not find a paraphrase, edited words, or half of a question.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-WINDOW = 13  # words that index an item; items with fewer are indexed by all of theirs
-SHORTEST_CONTAINED = 5  # items with fewer words leak only as a whole prompt: they stand inside innocent text
-METHOD = "normalised-overlap-1"
+METHOD = "normalised-overlap-2"
+"""Recorded with every check; raised when other rows would be found."""
 
+PROBE = 5  # words by which a place in a text is looked up
+WINDOW = 13  # words that tell items apart that begin alike
+SENTENCE = 3  # words below which a sentence proves nothing
+
+# An operator between two operands is a part of the question: `4-1` and `4+1` are two questions. Any other punctuation is not.
+_OPERATORS = {
+    "+": " plus ", "-": " minus ", "*": " times ", "/": " over ", "^": " power ", "=": " equals ",
+    "<": " below ", ">": " above ",
+}  # fmt: skip
+_OPERATOR_WORDS = frozenset(word.strip() for word in _OPERATORS.values())
+_OPERATOR = re.compile(
+    r"(?:(?<=[0-9)\]])|(?<=(?<![^\W_])[a-z]))[ \t]*(\*\*|[-+*/^=<>])[ \t]*(?=[-+]?(?:[0-9(\[.]|[a-z](?![^\W_])))"
+)
+_SIGN = re.compile(r"(?:^|(?<=[ \t(\[=]))-(?=\.?[0-9])")  # at the beginning of a line it is a bullet
+_SAME = str.maketrans(
+    {
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"),
+        "×": "*",
+        "·": "*",
+        "⋅": "*",
+        "\u2217": "*",
+        "÷": "/",
+        "\u2044": "/",
+    }
+    # Format characters are not seen: they must not hide a word either.
+    | dict.fromkeys([0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2065), 0xFEFF])
+)
+_SENTENCE_END = re.compile(r"[.:;](?:\s|$)|[?!。]|[\r\n]+")
 _BREAKS = re.compile(r"[\W_]+")
+_UNSPACED = re.compile(
+    r"([\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff])"
+)  # Thai, kana and ideographs have no spaces between words
 
 
-def normalise(text: str) -> str:
-    """NFKC, case-folded; every run of white space and punctuation is one space."""
-    return _BREAKS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
+class Hit(NamedTuple):
+    """An item of a suite, both by digest."""
+
+    suite: str
+    item: str
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Which row holds which item of which suite."""
+class Match(NamedTuple):
+    """Which row holds which item. `row` is the line in the source, from 1."""
 
     source: str
     row: int
-    suite: str  # digest
-    item: str  # digest
+    suite: str
+    item: str
+
+
+def normalise(text: str) -> str:
+    """Words separated by one space: NFKC, case-folded, without punctuation, operators between operands spelt out."""
+    return " ".join(_sentences(text))
+
+
+def _sentences(text: str) -> list[str]:
+    """The normalised sentences and lines of a text, without empty ones."""
+    folded = text.casefold()
+    if not folded.isascii():
+        folded = unicodedata.normalize("NFKC", text.translate(_SAME)).casefold().translate(_SAME)
+        folded = _UNSPACED.sub(r" \1 ", folded)
+    folded = _OPERATOR.sub(lambda found: _OPERATORS.get(found[1], " power "), _SIGN.sub(" minus ", folded))
+    cleaned = (_BREAKS.sub(" ", sentence).strip() for sentence in _SENTENCE_END.split(folded))
+    return [sentence for sentence in cleaned if sentence]
 
 
 class HeldOut:
     """An index over the items of any number of suites."""
 
     def __init__(self) -> None:
-        self._whole: dict[str, tuple[str, str]] = {}
-        self._by_start: dict[int, dict[tuple[str, ...], list[tuple[str, str, str]]]] = defaultdict(dict)
+        self._whole: dict[str, Hit] = {}
+        self._first: set[str] = set()
+        # first PROBE words → number of words that tell apart → those words → items
+        self._starts: dict[tuple[str, ...], dict[int, dict[tuple[str, ...], list[tuple[str, Hit]]]]] = {}
 
     def add(self, suite: str, items: Iterable[tuple[str, str]]) -> None:
         """Index `(item digest, prompt)` pairs of a suite."""
         for digest, prompt in items:
             text = normalise(prompt)
-            self._whole.setdefault(text, (suite, digest))
+            hit = Hit(suite, digest)
+            if not text:
+                continue  # registration refuses it; it would be found in everything
+            self._whole.setdefault(text, hit)
             words = text.split()
-            if len(words) >= SHORTEST_CONTAINED:
-                start = tuple(words[:WINDOW])
-                self._by_start[len(start)].setdefault(start, []).append((text, suite, digest))
+            if sum(not word.isdigit() and word not in _OPERATOR_WORDS for word in words) < PROBE:
+                continue
+            self._first.add(words[0])
+            window = tuple(words[:WINDOW])
+            table = self._starts.setdefault(window[:PROBE], {}).setdefault(len(window), {})
+            table.setdefault(window, []).append((text, hit))
 
-    def find(self, prompt: str, response: str) -> tuple[str, str] | None:
-        """The suite and item that a row holds, or `None`."""
-        text = normalise(prompt)
+    def find(self, prompt: str, response: str) -> Hit | None:
+        """The item that a row holds, or `None`."""
+        if not self._whole:
+            return None
+        sentences = _sentences(prompt)
+        text = " ".join(sentences)
         whole = self._whole.get(text)
-        return whole or self._contained(text) or self._contained(normalise(response))
+        if whole is not None:
+            return whole
+        for sentence in sentences:
+            found = self._whole.get(sentence)
+            if found is not None and sentence.count(" ") >= SENTENCE - 1:
+                return found
+        return self._inside(text) or (self._inside(normalise(response)) if response else None)
 
-    def _contained(self, text: str) -> tuple[str, str] | None:
+    def _inside(self, text: str) -> Hit | None:
         words = text.split()
-        padded = f" {text} "
-        for length, starts in self._by_start.items():
-            for i in range(len(words) - length + 1):
-                for item_text, suite, digest in starts.get(tuple(words[i : i + length]), ()):
-                    if f" {item_text} " in padded:
-                        return suite, digest
+        first, starts = self._first, self._starts
+        for at in [index for index, word in enumerate(words) if word in first]:
+            lengths = starts.get(tuple(words[at : at + PROBE]))
+            if lengths is None:
+                continue
+            for length, table in lengths.items():
+                for item, hit in table.get(tuple(words[at : at + length]), ()):
+                    if f" {item} " in f" {text} ":
+                        return hit
         return None
