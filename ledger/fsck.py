@@ -130,6 +130,7 @@ class _Verification:
             return
         if (head.size, head.root) != (row.size, row.root):
             self._found(row.size, place, "its columns differ from the signed note")
+            return
         if not self._torn and head.root not in (self._frontier.root(), self._recorded.root()):
             self._found(row.size, place, "the signed root is not the root of the events; nor can any later one be")
             self._torn = True
@@ -167,6 +168,9 @@ def fsck(ledger: Ledger, *, artifacts: bool = True, progress: Progress | None = 
         for row in reader.rows(0, None, (), None):
             if row.position not in broken:
                 findings += _replay(reader, row)
+        for edge in reader.stray_edges():
+            if edge.position not in broken:
+                findings.append(Finding(edge.position, f"edge to {edge.node}", "an edge of an event that is not there"))
     if artifacts:
         findings += _artifacts(ledger, broken)
     return findings

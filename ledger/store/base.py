@@ -97,6 +97,9 @@ class Reader(Protocol):
 
     def edges_at(self, position: int) -> list[EdgeRow]: ...
 
+    def stray_edges(self) -> list[EdgeRow]:
+        """Edges at positions that hold no event: none, unless the store was tampered with."""
+
     def leaves(self, start: int, end: int) -> list[bytes]:
         """Leaf hashes of the leaf range `[start, end)`, counted from 0."""
 

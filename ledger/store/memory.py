@@ -113,6 +113,10 @@ class _Snapshot:
     def edges_at(self, position: int) -> list[EdgeRow]:
         return list(self._kept.edges.get(position, [])) if position <= self._size else []
 
+    def stray_edges(self) -> list[EdgeRow]:
+        kept = list(self._kept.edges.items())
+        return [edge for position, edges in kept if not 0 < position <= len(self._kept.rows) for edge in edges]
+
     def leaves(self, start: int, end: int) -> list[bytes]:
         return [row.leaf for row in self._kept.rows[start : self._end(end)]]
 

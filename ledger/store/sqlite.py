@@ -149,6 +149,12 @@ class _SqlReader:
         query = select(edges.position, edges.direction, edges.role, edges.node).where(edges.position == position)
         return [EdgeRow(*found) for found in self._connection.execute(query.order_by(edges.ordinal))]
 
+    def stray_edges(self) -> list[EdgeRow]:
+        edges = schema.edges.c
+        query = select(edges.position, edges.direction, edges.role, edges.node)
+        query = query.where(edges.position.not_in(select(schema.events.c.position)))
+        return [EdgeRow(*found) for found in self._connection.execute(query.order_by(edges.position, edges.ordinal))]
+
     def leaves(self, start: int, end: int) -> list[bytes]:
         position = schema.events.c.position
         query = select(schema.events.c.leaf).where(position > start, position <= end).order_by(position)

@@ -165,6 +165,7 @@ def _edges(store: Store) -> None:
     with store.reader() as reader:
         assert reader.edges_at(1) == edges[:2]
         assert reader.edges_at(3) == []
+        assert reader.stray_edges() == []
         assert reader.edges_of("model:m", "out", None) == edges[1:2]
         assert reader.edges_of("model:m", "in", None) == edges[2:]
         assert reader.edges_of("model:m", "in", 1) == []
