@@ -72,9 +72,8 @@ def test_down_from_the_base(ledger: Ledger, demo: DemoHistory) -> None:
 
 
 def test_up_and_down_agree(ledger: Ledger, demo: DemoHistory) -> None:
-    everything = {
-        node for event in demo.events for node in (e.node for e in (*event.payload.inputs(), *event.payload.outputs()))
-    }
+    payloads = [event.payload for event in demo.events]
+    everything = {edge.node for payload in payloads for edge in (*payload.inputs(), *payload.outputs())}
     up = {node: set(trace(ledger, node).nodes) for node in everything}
     down = {node: set(trace(ledger, node, "down").nodes) for node in everything}
     for node in everything:

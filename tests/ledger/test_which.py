@@ -15,28 +15,10 @@ from ledger.testing import DemoHistory, demo_history
 from ledger.tree_head import open_note
 from ledger.which import which
 
-KEYS = set(
-    [
-        "stage",
-        "model",
-        "base",
-        "parent",
-        "dataset",
-        "code",
-        "config",
-        "seed",
-        "environment",
-        "tokenizer",
-        "chat_template",
-        "run",
-        "checkpoint",
-        "evaluation",
-        "gate",
-        "promotion",
-        "deployment",
-        "log",
-    ]
-)
+KEYS = {
+    "stage", "model", "base", "parent", "dataset", "code", "config", "seed", "environment", "tokenizer", "chat_template",
+    "run", "checkpoint", "evaluation", "gate", "promotion", "deployment", "log",
+}  # fmt: skip
 
 
 @pytest.fixture
