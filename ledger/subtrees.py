@@ -47,13 +47,13 @@ def range_hashes(reader: Reader) -> RangeHash:
 
     def hash_of(start: int, end: int) -> bytes:
         length = end - start
-        level, width = 1, WIDTH
-        while width < length:
+        level, width = 0, 1
+        while length and length % (width * WIDTH) == start % (width * WIDTH) == 0:
             level, width = level + 1, width * WIDTH
-        if width == length and start % width == 0:
-            stored = reader.subtree(level, start // width)
-            if stored is not None:
-                return stored
+        if level:  # whole subtrees, read at once: a tree over them is the tree over their leaves
+            stored = [row.hash for row in reader.subtrees(level, start // width, end // width)]
+            if len(stored) == length // width:
+                return root_hash(stored)
         if length <= WIDTH:
             return root_hash(reader.leaves(start, end))
         middle = start + split(length)

@@ -105,8 +105,8 @@ class Reader(Protocol):
 
     def subtree(self, level: int, index: int) -> bytes | None: ...
 
-    def subtrees(self, level: int) -> Iterator[SubtreeRow]:
-        """The stored subtrees of a level, by index."""
+    def subtrees(self, level: int, start: int = 0, end: int | None = None) -> Iterator[SubtreeRow]:
+        """The stored subtrees of a level with an index in `[start, end)`, by index."""
 
     def head(self) -> HeadRow | None:
         """The newest tree head."""

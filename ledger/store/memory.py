@@ -124,9 +124,10 @@ class _Snapshot:
         found = self._kept.subtrees.get((level, index))
         return found.hash if found is not None and self._full(found) else None
 
-    def subtrees(self, level: int) -> Iterator[SubtreeRow]:
+    def subtrees(self, level: int, start: int = 0, end: int | None = None) -> Iterator[SubtreeRow]:
         found = [row for row in list(self._kept.subtrees.values()) if row.level == level and self._full(row)]
-        return iter(sorted(found, key=lambda row: row.index))
+        wanted = [row for row in found if start <= row.index and (end is None or row.index < end)]
+        return iter(sorted(wanted, key=lambda row: row.index))
 
     def head(self) -> HeadRow | None:
         return next((head for head in reversed(self._kept.heads) if head.size <= self._size), None)

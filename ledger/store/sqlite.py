@@ -164,9 +164,12 @@ class _SqlReader:
         table = schema.subtrees.c
         return self._scalar(select(table.hash).where(table.level == level, table["index"] == index))  # type: ignore[no-any-return]  # a BLOB column
 
-    def subtrees(self, level: int) -> Iterator[SubtreeRow]:
+    def subtrees(self, level: int, start: int = 0, end: int | None = None) -> Iterator[SubtreeRow]:
         table = schema.subtrees
-        query = select(*table.columns).where(table.c.level == level).order_by(table.c["index"])
+        index = table.c["index"]
+        query = select(*table.columns).where(table.c.level == level, index >= start).order_by(index)
+        if end is not None:
+            query = query.where(index < end)
         for found in self._connection.execute(query).yield_per(1000):
             yield SubtreeRow(*found)
 

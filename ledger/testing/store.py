@@ -182,6 +182,8 @@ def _subtrees(store: Store) -> None:
         assert reader.subtree(1, 2) is None
         assert reader.subtree(2, 0) is None
         assert list(reader.subtrees(1)) == kept[::-1]
+        assert list(reader.subtrees(1, 0, 1)) == kept[1:]
+        assert list(reader.subtrees(1, 1)) == kept[:1]
         assert list(reader.subtrees(2)) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -108,6 +109,12 @@ class Leaves:
     def subtree(self, level: int, index: int) -> bytes | None:
         self.read += 1
         return self.kept.get((level, index))
+
+    def subtrees(self, level: int, start: int, end: int) -> Iterator[SubtreeRow]:
+        for index in range(start, end):
+            self.read += 1
+            if (level, index) in self.kept:
+                yield SubtreeRow(level, index, self.kept[level, index])
 
     def append(self, hashes: list[bytes]) -> list[SubtreeRow]:
         made = full_subtrees(self, len(self.hashes), hashes)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from tests.ledger.payloads import RUN, digest
 
 KEY = SigningKey.generate()
 NAMES = st.sampled_from(["a", "a.b", "a-b", "b"])
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=5)
 AMOUNTS = st.integers(0, 5).map(str)
 
 
@@ -31,7 +32,7 @@ def payloads(draw: st.DrawFn) -> Payload:
     name, amount, number = draw(NAMES), draw(AMOUNTS), draw(st.integers(1, 3))
     made: dict[str, Payload] = {
         "price": PriceSet(device_kind=name, per_device_hour=amount),
-        "budget": BudgetSet(stage=name, cap=amount, reason=draw(st.text(st.characters(exclude_categories=("Cs",)), max_size=5))),
+        "budget": BudgetSet(stage=name, cap=amount, reason=draw(TEXTS)),
         "reserve": CostReserved(
             stage=name, run_id=RUN, amount=amount, device_kind=name, devices=1, device_seconds="1", per_device_hour="1"
         ),
