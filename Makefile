@@ -56,7 +56,7 @@ format: environment ## format the code and sort the imports
 
 # A benchmark is tests/benchmarks/NAME.py; it prints figures for people and, as its last line, one JSON object:
 # {"bench": NAME, "ratios": {LABEL: NUMBER, …}, "figures": {…}}
-bench-%: environment ## a benchmark: bench-startup
+bench-%: environment ## a benchmark: bench-startup, bench-ledger
 	@$(BIN)/python -m tests.benchmarks.$(subst -,_,$*) $(ARGS)
 
 # A campaign is tests/faults/campaign_NAME.py; it takes long, and its last line is one JSON object too.
