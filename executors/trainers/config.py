@@ -48,5 +48,7 @@ class SftConfig(ExecutorConfig):
     @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
         if self.warmup_steps >= self.steps and self.warmup_steps > 0:
-            raise ValueError(f"warmup_steps {self.warmup_steps} leaves no step of {self.steps} at the full learning rate")
+            raise ValueError(
+                f"warmup_steps {self.warmup_steps} leaves no step of {self.steps} at the full learning rate"
+            )
         return self

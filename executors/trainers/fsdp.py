@@ -39,5 +39,7 @@ class FsdpExecutor(ProcessExecutor):
             raise InputError(f"stage {spec.stage}: executor fsdp begins with a model; name a base or a parent")
         batch = int(plan.config["batch_size"])
         if batch % resources.processes:
-            raise InputError(f"config.batch_size: {batch} rows cannot be dealt to {resources.processes} processes evenly")
+            raise InputError(
+                f"config.batch_size: {batch} rows cannot be dealt to {resources.processes} processes evenly"
+            )
         return plan

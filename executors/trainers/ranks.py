@@ -61,7 +61,9 @@ class Peers:
         rank.rendezvous.unlink(missing_ok=True)
         for number in range(1, rank.size):
             own = {"POSTTRAIN_RANK": str(number), "POSTTRAIN_RENDEZVOUS": str(rank.rendezvous)}
-            process = subprocess.Popen([sys.executable, "-m", module], env={**os.environ, **own}, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [sys.executable, "-m", module], env={**os.environ, **own}, stdin=subprocess.DEVNULL
+            )
             peers.processes.append(process)
             threading.Thread(target=peers._watch, args=(number, process), daemon=True).start()
         return peers
@@ -69,7 +71,9 @@ class Peers:
     def __enter__(self) -> Peers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.finishing.set()
         for process in self.processes:
             if kind is not None:
