@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ DOCUMENTS = sorted(path for place in (ROOT, ROOT / "docs", ROOT / "docs/decision
 CODE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^(?:    .*)?\n)+", re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+)`")
-WORD = re.compile(r"^[a-z][a-z-]*$")
 
 
 def name(path: Path) -> str:
@@ -29,37 +29,40 @@ def code(path: Path, language: str) -> list[str]:
     return [body for kind, body in CODE.findall(path.read_text("utf-8")) if kind == language]
 
 
-def command_lines(text: str) -> Iterator[list[str]]:
-    """Each use of `posttrain COMMAND …`, in a code span or a code block, split into words."""
+def command_lines(text: str) -> Iterator[str]:
+    """Each use of `posttrain COMMAND …` in a code span or block; `a|b` becomes two uses, a wide gap begins a description."""
     blocks = [body for _, body in CODE.findall(text)] + INDENTED.findall(text)
     lines = SPAN.findall(text) + [line for block in blocks for line in block.splitlines()]
     for line in lines:
-        for part in re.split(r"&&|\|\||[;|]|\$\(", line.partition(" #")[0]):
-            words = part.split()
-            starts = [i for i, word in enumerate(words) if word in ("posttrain", ".venv/bin/posttrain")]
-            if starts and starts[0] + 1 < len(words):
-                yield words[starts[0] + 1 :]
+        for part in re.split(r"&&|\|\||;|\$\(| \| ", line.partition(" #")[0]):
+            found = re.search(r"(?:^|[\s/])posttrain (\S.*?)(?: {2}|$)", part)
+            if found is not None:
+                words = [word.split("|") for word in found[1].split() if word not in ("…", "\\")]
+                yield from (" ".join(choice) for choice in product(*words))
 
 
-USES = sorted({(name(path), " ".join(words)) for path in DOCUMENTS for words in command_lines(path.read_text("utf-8"))})
+USES = sorted({(name(path), use) for path in DOCUMENTS for use in command_lines(path.read_text("utf-8"))})
 
 
 @pytest.fixture(scope="module")
 def commands() -> Any:
     """The whole command line as Typer sees it."""
-    from ledger.cli.app import app
     from typer.main import get_group
+
+    from ledger.cli.app import app
 
     return get_group(app)
 
 
 def find(group: Any, words: list[str]) -> tuple[Any, list[str]]:
     """The command that the words name, and the words that are left."""
-    rest = list(words)
-    command = group
-    while rest and getattr(command, "commands", None) is not None and not rest[0].startswith("-"):
-        _, found, rest = command.resolve_command(_context(command), rest)
-        command = found
+    command, rest = group, list(words)
+    while getattr(command, "commands", None) is not None and rest and not rest[0].startswith("-"):
+        context = command.make_context(command.name or "posttrain", list(rest))
+        rest = [*context._protected_args, *context.args]  # with the group's default command, when it has one
+        known = command.list_commands(context)
+        assert rest[0] in known, f"{' '.join(words)}: {rest[0]} is not one of {', '.join(known)}"
+        _, command, rest = command.resolve_command(context, rest)
     return command, rest
 
 
@@ -69,12 +72,9 @@ def _context(command: Any) -> Any:
 
 @pytest.mark.parametrize(("document", "use"), USES)
 def test_a_command_in_a_document_exists(commands: Any, document: str, use: str) -> None:
-    words = [word for word in use.split() if word not in ("…", "\\")]
-    while words and words[0].startswith("--"):  # options of posttrain itself take one word
-        words = words[2:] if words[0] == "--home" else words[1:]
-    if not words or not WORD.match(words[0].strip("[]")):
+    words = use.split()
+    if words[0] == "[--home":  # the usage line
         return
-    assert words[0] in commands.list_commands(_context(commands)), f"{document}: posttrain {use}"
     command, rest = find(commands, words)
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     known |= {"--help", "-h"}
@@ -111,20 +111,14 @@ def test_a_make_target_exists(document: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
     text = document.read_text("utf-8")
-    for target in re.findall(
-        r"(?<![\w-])make ([a-z]+(?:-[a-zA-Z]+)*)(?=[`\s])", "\n".join(SPAN.findall(text) + indented(text))
-    ):
-        family, _, rest = target.partition("-")
-        if family == "bench":
-            assert rest == "NAME" or (ROOT / f"tests/benchmarks/{rest}.py").exists(), target
-        elif family == "campaign":
-            assert rest == "NAME" or (ROOT / f"tests/faults/campaign_{rest}.py").exists(), target
-        else:
-            assert target in targets
-
-
-def indented(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("    ")]
+    commands = SPAN.findall(text) + [line.strip() for line in text.splitlines() if line.startswith("    make ")]
+    for line in commands:
+        words = line.partition(" #")[0].split()
+        for word in words[words.index("make") + 1 :] if "make" in words else []:
+            if re.fullmatch(r"[a-z]+(-[a-z]+)*", word):
+                family, _, rest = word.partition("-")
+                places = {"bench": f"tests/benchmarks/{rest}.py", "campaign": f"tests/faults/campaign_{rest}.py"}
+                assert word in targets or (ROOT / places.get(family, "missing")).exists(), line
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
@@ -167,6 +161,4 @@ def test_the_python_of_the_ledger_page_runs(tmp_path: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": str(ROOT)}
