@@ -128,12 +128,13 @@ def test_a_parent_killed_anywhere_and_started_again_records_nothing_twice(tmp_pa
     # What is killed just after one operation has done the same as what is killed just before the next.
     points = [(at, False, later) for later, last in ((False, first), (True, second)) for at in range(1, last + 1)]
     points += [(first, True, False), (second, True, True)]
+    untouched, failed_once = fresh(tmp_path / "untouched").home, fresh(tmp_path / "failed once").home
+    assert parent(failed_once, Count())[0] == 0
     kills = 0
     for at, after, later in points:
         where = f"killed {'after' if after else 'before'} operation {at} of the {'second' if later else 'first'} call"
-        ledger = fresh(tmp_path / f"{at}-{after}-{later}")
-        if later:
-            assert parent(ledger.home, Count())[0] == 0
+        home = shutil.copytree(failed_once if later else untouched, tmp_path / f"{at}-{after}-{later}")
+        ledger = Ledger.open(home, actor="tester")
         code, _ = parent(ledger.home, Count(at, after=after))
         kills += code == -signal.SIGKILL
         assert finish(ledger) == model, where
