@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ledger.canonical import canonical_bytes
 from ledger.datasets.overlap import METHOD, HeldOut, Match
@@ -34,10 +35,18 @@ class Checked:
     matches: tuple[Match, ...]
 
 
+class NewSuite(NamedTuple):
+    """A suite that is about to be registered."""
+
+    suite: str
+    replaced: str | None  # the digest that its name stood for
+    prompts: list[tuple[str, str]]  # item digests and prompts
+
+
 def check_dataset(ledger: Ledger, rows: Iterable[SourceRow], source: str) -> Checked:
     """Compare rows with every registered suite; nothing is recorded."""
     suites, index = held_out_index(ledger)
-    return _compare(index, suites, rows, source)
+    return compare(index, suites, rows, source)
 
 
 def check_sealed(ledger: Ledger, dataset: str) -> Checked:
@@ -47,7 +56,7 @@ def check_sealed(ledger: Ledger, dataset: str) -> Checked:
         NotFound: its bytes are not in the store.
     """
     suites, index = held_out_index(ledger)
-    return _compare(index, suites, sealed_rows(ledger, dataset), short(dataset))
+    return compare(index, suites, sealed_rows(ledger, dataset), short(dataset))
 
 
 def sealed_rows(ledger: Ledger, dataset: str) -> Iterator[SourceRow]:
@@ -57,16 +66,18 @@ def sealed_rows(ledger: Ledger, dataset: str) -> Iterator[SourceRow]:
         yield from RowFile(path / ROWS)
 
 
-def held_out_index(ledger: Ledger, *more: tuple[str, Iterable[tuple[str, str]]]) -> tuple[tuple[str, ...], HeldOut]:
-    """Every registered suite and the index over their items, and over `more` suites with items as `item_prompts` gives."""
+def held_out_index(ledger: Ledger, new: NewSuite | None = None) -> tuple[tuple[str, ...], HeldOut]:
+    """Every registered suite and the index over their items, as if `new` were registered too."""
     with ledger.log.as_of() as history:
         registered = registered_suites(history)
+    if new is not None:
+        registered = [suite for suite in registered if suite not in (new.suite, new.replaced)]
     index = HeldOut()
+    if new is not None:
+        index.add(new.suite, new.prompts)  # first: a row that is in two suites counts for this one
     for suite in registered:
         index.add(suite, item_prompts(ledger, suite))
-    for suite, items in more:
-        index.add(suite, items)
-    return (*registered, *(suite for suite, _ in more if suite not in registered)), index
+    return ((*registered, new.suite) if new else tuple(registered)), index
 
 
 def item_prompts(ledger: Ledger, suite: str) -> Iterator[tuple[str, str]]:
@@ -114,7 +125,8 @@ def list_datasets(ledger: Ledger) -> list[Event]:
     return list(ledger.log.read(types=(DatasetVersionSealed.type_name(),)))
 
 
-def _compare(index: HeldOut, suites: tuple[str, ...], rows: Iterable[SourceRow], source: str) -> Checked:
+def compare(index: HeldOut, suites: tuple[str, ...], rows: Iterable[SourceRow], source: str) -> Checked:
+    """Look every row up; `source` names the rows in the matches."""
     count, matches = 0, []
     for row in rows:
         count += 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 METHOD = "normalised-overlap-2"
@@ -23,34 +24,34 @@ PROBE = 5  # words by which a place in a text is looked up
 WINDOW = 13  # words that tell items apart that begin alike
 SENTENCE = 3  # words below which a sentence proves nothing
 
-# An operator between two operands is a part of the question: `4-1` and `4+1` are two questions. Any other punctuation is not.
-_OPERATORS = {
-    "+": " plus ", "-": " minus ", "*": " times ", "/": " over ", "^": " power ", "=": " equals ",
-    "<": " below ", ">": " above ",
+# An operator between two operands is a part of the question: `4-1` and `4+1` are two. Other punctuation is not.
+_WORDS = {
+    "+": " plus ", "-": " minus ", "*": " times ", "/": " over ", "^": " power ", "**": " power ", "=": " equals ",
+    "==": " equals ", "<": " below ", ">": " above ", "<=": " at most ", ">=": " at least ",
 }  # fmt: skip
-_OPERATOR_WORDS = frozenset(word.strip() for word in _OPERATORS.values())
-_OPERATOR = re.compile(
-    r"(?:(?<=[0-9)\]])|(?<=(?<![^\W_])[a-z]))[ \t]*(\*\*|[-+*/^=<>])[ \t]*(?=[-+]?(?:[0-9(\[.]|[a-z](?![^\W_])))"
-)
-_SIGN = re.compile(r"(?:^|(?<=[ \t(\[=]))-(?=\.?[0-9])")  # at the beginning of a line it is a bullet
+_OPERATOR_WORDS = frozenset(" ".join(_WORDS.values()).split())
+_OPERATOR = re.compile(r"[-+*/^=<>]+")
+_LEFT = re.compile(r"(?:[0-9)\]]|(?:^|[\W_])[a-z])[ \t]*$")
+_RIGHT = re.compile(r"[ \t]*[-+]?(?:[0-9(\[.]|[a-z](?:[\W_]|$))")
+_SIGNED = re.compile(r"-\.?[0-9]")
+_THOUSANDS = re.compile(r",(?<=[0-9],)(?=[0-9]{3}(?![0-9]))")  # 1,000 is 1000
+
 _SAME = str.maketrans(
     {
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"),
-        "×": "*",
-        "·": "*",
-        "⋅": "*",
-        "\u2217": "*",
-        "÷": "/",
-        "\u2044": "/",
+        **dict.fromkeys("×·⋅\u2217", "*"),
+        **dict.fromkeys("÷\u2044", "/"),
+        # Format characters are not seen; they must not hide a word either.
+        **dict.fromkeys(
+            map(chr, [0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2065), 0xFEFF])
+        ),
     }
-    # Format characters are not seen: they must not hide a word either.
-    | dict.fromkeys([0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2065), 0xFEFF])
 )
 _SENTENCE_END = re.compile(r"[.:;](?:\s|$)|[?!。]|[\r\n]+")
 _BREAKS = re.compile(r"[\W_]+")
-_UNSPACED = re.compile(
-    r"([\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff])"
-)  # Thai, kana and ideographs have no spaces between words
+_ASCII_BREAKS = str.maketrans({chr(code): " " for code in range(128) if not chr(code).isalnum()})
+# Thai, kana and ideographs: scripts without spaces between words.
+_UNSPACED = re.compile(r"([\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff])")
 
 
 class Hit(NamedTuple):
@@ -71,18 +72,37 @@ class Match(NamedTuple):
 
 def normalise(text: str) -> str:
     """Words separated by one space: NFKC, case-folded, without punctuation, operators between operands spelt out."""
-    return " ".join(_sentences(text))
+    return _clean(_fold(text))
 
 
-def _sentences(text: str) -> list[str]:
-    """The normalised sentences and lines of a text, without empty ones."""
+@lru_cache(maxsize=2)  # deduplication and comparison fold the same prompt, one after the other
+def _fold(text: str) -> str:
     folded = text.casefold()
     if not folded.isascii():
         folded = unicodedata.normalize("NFKC", text.translate(_SAME)).casefold().translate(_SAME)
         folded = _UNSPACED.sub(r" \1 ", folded)
-    folded = _OPERATOR.sub(lambda found: _OPERATORS.get(found[1], " power "), _SIGN.sub(" minus ", folded))
-    cleaned = (_BREAKS.sub(" ", sentence).strip() for sentence in _SENTENCE_END.split(folded))
-    return [sentence for sentence in cleaned if sentence]
+    return _OPERATOR.sub(_spelt_out, _THOUSANDS.sub("", folded))
+
+
+def _spelt_out(found: re.Match[str]) -> str:
+    """The word for an operator that has an operand on both sides, or for a sign; a space for any other."""
+    text, start, end = found.string, found.start(), found.end()
+    symbols = found.group()
+    before = text[max(0, start - 8) : start]
+    if _LEFT.search(before):
+        if symbols in _WORDS and _RIGHT.match(text, end):
+            return _WORDS[symbols]
+        if len(symbols) == 2 and symbols[1] == "-" and symbols[0] in _WORDS and _SIGNED.match(text, end - 1):
+            return _WORDS[symbols[0]] + " minus "
+    elif symbols == "-" and _SIGNED.match(text, start) and before[-1:] in ("", " ", "\t", "(", "["):
+        return " minus "
+    return " "
+
+
+def _clean(folded: str) -> str:
+    if folded.isascii():
+        return " ".join(folded.translate(_ASCII_BREAKS).split())
+    return _BREAKS.sub(" ", folded).strip()
 
 
 class HeldOut:
@@ -114,12 +134,12 @@ class HeldOut:
         """The item that a row holds, or `None`."""
         if not self._whole:
             return None
-        sentences = _sentences(prompt)
-        text = " ".join(sentences)
+        folded = _fold(prompt)
+        text = _clean(folded)
         whole = self._whole.get(text)
         if whole is not None:
             return whole
-        for sentence in sentences:
+        for sentence in map(_clean, _SENTENCE_END.split(folded)):
             found = self._whole.get(sentence)
             if found is not None and sentence.count(" ") >= SENTENCE - 1:
                 return found

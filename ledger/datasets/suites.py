@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from ledger.datasets.checks import (
     ITEMS,
     MAX_SUITE_BYTES,
     MAX_TEXT_BYTES,
-    Checked,
+    NewSuite,
+    compare,
     held_out_index,
     item_digest,
     list_datasets,
@@ -22,7 +23,7 @@ from ledger.datasets.checks import (
     outcome,
     sealed_rows,
 )
-from ledger.datasets.overlap import METHOD, HeldOut, Match, normalise
+from ledger.datasets.overlap import METHOD, HeldOut, normalise
 from ledger.datasets.recipe import SuiteFile, load_suite_file
 from ledger.datasets.rows import RowFile
 from ledger.errors import InputError, NotFound
@@ -42,12 +43,6 @@ class Registered:
     leaked: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Items:
-    prompts: list[tuple[str, str]]  # item digest and prompt
-    lines: list[bytes]
-
-
 def register_suite_file(ledger: Ledger, path: Path) -> Registered:
     """Register what a suite file describes; its items are taken relative to it.
 
@@ -64,65 +59,63 @@ def register_suite(ledger: Ledger, items: Path, suite: SuiteFile) -> Registered:
 
     A version that holds items of it is recorded as leaked together with the suite, so that no run can take it between.
     """
-    read = _read_items(items, suite)
+    prompts, lines = _read_items(items, suite)
     about = {
         "name": suite.name,
         "verifier": suite.verifier,
         "verifier_config": suite.verifier_config,
-        "items": len(read.lines),
+        "items": len(lines),
     }
-    data = b"\n".join(read.lines) + b"\n"
+    data = b"\n".join(lines) + b"\n"
     if len(data) > MAX_SUITE_BYTES:
         raise InputError(f"{items}: {len(data)} bytes of items; a suite holds at most {MAX_SUITE_BYTES}")
     digest = ledger.artifacts.add_files({ITEMS: data, "suite.json": canonical_bytes(about)}, media_types.SUITE).digest
     payload = SuiteRegistered(
         name=suite.name,
         suite=digest,
-        items=len(read.lines),
+        items=len(lines),
         verifier=suite.verifier,
         verifier_config=suite.verifier_config,
         licence=suite.licence,
         source=suite.source,
     )
-    return _record(ledger, payload, read)
+    return _record(ledger, payload, prompts)
 
 
-def _record(ledger: Ledger, payload: SuiteRegistered, items: _Items) -> Registered:
+def _record(ledger: Ledger, payload: SuiteRegistered, prompts: list[tuple[str, str]]) -> Registered:
     last = ledger.log.last(payload.stream(), payload.type_name())
     reused = last is not None and last.payload == payload
-    checks = list(_look_back(ledger, payload.suite, items))
-    new = [NewEvent(check) for check in checks]
+    new = NewSuite(payload.suite, str(getattr(last.payload, "suite", "")) if last else None, prompts)
+    events = [NewEvent(check) for check in _look_back(ledger, new)]
     if not reused:
-        new.insert(0, NewEvent(payload, expected_version=last.version if last else 0))
-    recorded = ledger.log.append_many(new) if new else []
-    event = last if reused and last is not None else recorded[0]
+        events.insert(0, NewEvent(payload, expected_version=last.version if last else 0))
+    recorded = ledger.log.append_many(events) if events else []
     # What was sealed while the rows were read did not know the suite yet. Whatever is sealed from now on does.
-    late = list(_look_back(ledger, payload.suite, items)) if recorded else []
+    late = [NewEvent(check) for check in _look_back(ledger, new)] if recorded else []
     if late:
-        ledger.log.append_many([NewEvent(check) for check in late])
-    return Registered(event, reused, _leaked_by(ledger, payload.suite))
+        ledger.log.append_many(late)
+    event = last if reused and last is not None else recorded[0]
+    return Registered(event, reused, _leaked_by(ledger, new))
 
 
-def _look_back(ledger: Ledger, suite: str, items: _Items) -> Iterator[DecontaminationChecked]:
-    """A new check for every sealed version that was not compared with this suite yet, against this and all other suites."""
+def _look_back(ledger: Ledger, new: NewSuite) -> Iterator[DecontaminationChecked]:
+    """A check for every sealed version that was not compared with the suite yet, against this and all other suites."""
     compared: tuple[tuple[str, ...], HeldOut] | None = None
     for name, dataset in _versions(ledger):
         with ledger.log.as_of() as history:
             last = newest_check(history, name, dataset)
-        if last is not None and suite in last.suites and last.method == METHOD:
+        if last is not None and new.suite in last.suites and last.method == METHOD:
             continue
         # The last check decides, so it has to be about every suite, not only about the new one.
-        compared = compared or held_out_index(ledger, (suite, items.prompts))
+        compared = compared or held_out_index(ledger, new)
         suites, index = compared
         try:
-            matches = [
-                Match("row", row.number, *hit)
-                for row in sealed_rows(ledger, dataset)
-                if (hit := index.find(row.prompt, row.response))
-            ]
+            checked = compare(index, suites, sealed_rows(ledger, dataset), "row")
         except NotFound:
             continue  # its bytes were erased: nothing can be trained on them
-        yield outcome(name, dataset, Checked(0, suites, tuple(matches)))
+        # Matches of the new suite come first: the event names the first few, and they are what this is about.
+        matches = tuple(sorted(checked.matches, key=lambda match: match.suite != new.suite))
+        yield outcome(name, dataset, replace(checked, matches=matches))
 
 
 def _versions(ledger: Ledger) -> list[tuple[str, str]]:
@@ -133,17 +126,24 @@ def _versions(ledger: Ledger) -> list[tuple[str, str]]:
     return list(found)
 
 
-def _leaked_by(ledger: Ledger, suite: str) -> tuple[str, ...]:
-    """The sealed versions whose deciding check, in which this suite took part, found held-out items."""
+def _leaked_by(ledger: Ledger, new: NewSuite) -> tuple[str, ...]:
+    """The sealed versions whose deciding check found items of this suite."""
+    items = {item for item, _ in new.prompts}
     with ledger.log.as_of() as history:
         checks = [newest_check(history, name, dataset) for name, dataset in _versions(ledger)]
-    return tuple(check.dataset for check in checks if check and check.outcome == "leaked" and suite in check.suites)
+    return tuple(
+        check.dataset
+        for check in checks
+        if check and check.outcome == "leaked" and any(example.partition(" ")[0] in items for example in check.examples)
+    )
 
 
-def _read_items(path: Path, suite: SuiteFile) -> _Items:
+def _read_items(path: Path, suite: SuiteFile) -> tuple[list[tuple[str, str]], list[bytes]]:
+    """Item digests with prompts, and the lines of the artifact."""
     check_task = _task_check(suite)
     seen: dict[str, int] = {}
-    items = _Items([], [])
+    prompts: list[tuple[str, str]] = []
+    lines: list[bytes] = []
     for row in RowFile(path, suite.prompt_field, suite.answer_field):
         place = f"{path}:{row.number}"
         text = normalise(row.prompt)
@@ -157,11 +157,11 @@ def _read_items(path: Path, suite: SuiteFile) -> _Items:
             check_task(item)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-        items.prompts.append((item_digest(row.prompt, row.response), row.prompt))
-        items.lines.append(canonical_bytes(item, MAX_TEXT_BYTES))
-    if not items.lines:
+        prompts.append((item_digest(row.prompt, row.response), row.prompt))
+        lines.append(canonical_bytes(item, MAX_TEXT_BYTES))
+    if not lines:
         raise InputError(f"{path}: no items; an empty suite measures nothing")
-    return items
+    return prompts, lines
 
 
 def _task_check(suite: SuiteFile) -> Callable[[dict[str, str]], Any]:
