@@ -85,6 +85,7 @@ def test_a_head_replayed_from_another_log() -> None:
         str(VerifyingKey("", KEY.verifying_key().public)),
         "\ud800+00000000+AAAA",
     ],
+    ids=["empty", "name only", "no key", "not base64", "cut", "long id", "other name", "no name", "surrogate"],
 )
 def test_what_is_no_verifying_key(text: str) -> None:
     with pytest.raises(InputError, match="verifier key"):

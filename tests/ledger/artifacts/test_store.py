@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.artifacts import ArtifactStore, media_types
@@ -304,6 +304,7 @@ def test_a_local_store_does_without_fsspec() -> None:
 NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)
 
 
+@settings(max_examples=40)  # each writes a store of its own
 @given(st.dictionaries(NAMES, st.binary(max_size=200), min_size=1, max_size=6))
 def test_any_files_come_back_from_both_kinds_of_store(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
