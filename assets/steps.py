@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from assets.chain import Chain
 from executors.evaluation.report import evaluate
 from executors.pipe import Message
+from executors.plans import RunSpec
 from executors.runs import materialise_run
 from executors.serving.deploy import deploy
-from executors.plans import RunSpec
 from executors.stage import load_stage, resolve_stage
 from ledger import budget, registry
 from ledger.bases import pin_base

@@ -16,7 +16,7 @@ SEED = 1
 ITEMS = {"tiny": 1000, "smollm2": 200}
 MODELS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "tiny": (lambda place: make_tiny(place, seed=SEED), "generated:assets.demo.base seed 1"),
-    "smollm2": (lambda place: unpack_smollm2(place), SMOLLM2_SOURCE),
+    "smollm2": (unpack_smollm2, SMOLLM2_SOURCE),
 }
 
 
@@ -55,7 +55,7 @@ def _files(model: str, base_source: str, sources: dict[Source, Path]) -> dict[st
         "dataset.yaml": f"name: word-problems-train\nformat: prompt-response\nsources:\n{rows}\n",
         "suite.yaml": (
             f"name: {SUITE_NAME}\nitems: suite.jsonl\nverifier: exact-answer\n"
-            f"verifier_config: {{after: \"</think>\"}}\nlicence: {SUITE_LICENCE}\nsource: assets.demo.tasks\n"
+            f'verifier_config: {{after: "</think>"}}\nlicence: {SUITE_LICENCE}\nsource: assets.demo.tasks\n'
         ),
         "chain.yaml": (
             f'name: demo\nbase: {{name: demo-{model}, path: base, source: "{base_source}", licence: Apache-2.0}}\n'

@@ -42,7 +42,11 @@ def recorded_twice(ledger: Ledger) -> list[str]:
     started, ended = (
         Counter(event.stream for event in events if event.type == kind) for kind in ("AttemptStarted", "AttemptEnded")
     )
-    problems += [f"{stream}: {count} attempts, {ended[stream]} ended" for stream, count in started.items() if count != ended[stream]]
+    problems += [
+        f"{stream}: {count} attempts, {ended[stream]} ended"
+        for stream, count in started.items()
+        if count != ended[stream]
+    ]
     return problems
 
 
@@ -94,7 +98,9 @@ def campaign(kills: int, seed: int, longest_s: float) -> dict[str, object]:
         ledger = Ledger.open(home)
         problems = recorded_twice(ledger) + [f"{f.position} {f.place}: {f.what}" for f in fsck(ledger)]
         if code != 0:
-            problems.append(f"the last demo ended with exit code {code}: {(Path(place) / 'demo.log').read_text()[-2000:]}")
+            problems.append(
+                f"the last demo ended with exit code {code}: {(Path(place) / 'demo.log').read_text()[-2000:]}"
+            )
         _stop_serving(home)
         return {"campaign": "kill", "kills": done, "last_s": round(time.monotonic() - began, 1), "problems": problems}
 
