@@ -6,8 +6,7 @@
 The training asset has a retry policy because its body attaches or resumes: a killed worker costs one retry, no step twice.
 """
 
-from __future__ import annotations
-
+# Dagster reads the annotations of `context` and resources at run time, so they must not be postponed here.
 from collections.abc import Callable
 from typing import Any
 

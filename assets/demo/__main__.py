@@ -16,10 +16,11 @@ from time import monotonic
 from rich.console import Console
 from rich.markup import escape
 
+from assets.chain import Chain
 from assets.demo.narration import Narration
 from assets.demo.project import prepare
 from assets.demo.run import Assets, KillOnce
-from assets.steps import set_budget, trained_model
+from assets.steps import serve, set_budget, trained_model
 from executors.serving.client import complete
 from ledger import registry
 from ledger.budget import set_price
@@ -62,7 +63,7 @@ def demo(model: str) -> None:
         assets.make("sft-short", "report")
         refuse(ledger, assets, say)
         assets.make(chain.stage, "deployment")
-    ask(ledger, chain.stage, say)
+    ask(ledger, chain, say)
     say.title("posttrain which production")
     show_which(which(ledger, chain.stage), Console())
     say.title(
@@ -101,11 +102,11 @@ def refuse(ledger: Ledger, assets: Assets, say: Narration) -> None:
     say.result(f"promotion refused: {reason}")
 
 
-def ask(ledger: Ledger, stage: str, say: Narration) -> None:
+def ask(ledger: Ledger, chain: Chain, say: Narration) -> None:
     """One question over HTTP, through the gateway."""
-    deployment = which(ledger, stage)["deployment"]
-    answer = complete(deployment["endpoint"], stage, [{"role": "user", "content": QUESTION}])
-    say.title(f"asking {stage} over HTTP", deployment["endpoint"])
+    endpoint = str(serve(ledger, chain).show["endpoint"])
+    answer = complete(endpoint, chain.stage, [{"role": "user", "content": QUESTION}])
+    say.title(f"asking {chain.stage} over HTTP", f"POST {endpoint}/v1/chat/completions")
     say.note(f"Q: {QUESTION}")
     say.result(f"A: {answer.text}")
 
