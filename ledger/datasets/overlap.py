@@ -31,7 +31,6 @@ _WORDS = {
 }  # fmt: skip
 _OPERATOR_WORDS = frozenset(" ".join(_WORDS.values()).split())
 _OPERATOR = re.compile(r"[-+*/^=<>]+")
-_LEFT = re.compile(r"(?:[0-9)\]]|(?:^|[\W_])[a-z])[ \t]*$")
 _RIGHT = re.compile(r"[ \t]*[-+]?(?:[0-9(\[.]|[a-z](?:[\W_]|$))")
 _SIGNED = re.compile(r"-\.?[0-9]")
 _THOUSANDS = re.compile(r",(?<=[0-9],)(?=[0-9]{3}(?![0-9]))")  # 1,000 is 1000
@@ -89,7 +88,9 @@ def _spelt_out(found: re.Match[str]) -> str:
     text, start, end = found.string, found.start(), found.end()
     symbols = found.group()
     before = text[max(0, start - 8) : start]
-    if _LEFT.search(before):
+    left = before.rstrip(" \t")
+    # An operand ends with a digit or a bracket, or it is a variable of one letter.
+    if left[-1:].isdigit() or left.endswith((")", "]")) or (left[-1:].isalpha() and not left[-2:-1].isalnum()):
         if symbols in _WORDS and _RIGHT.match(text, end):
             return _WORDS[symbols]
         if len(symbols) == 2 and symbols[1] == "-" and symbols[0] in _WORDS and _SIGNED.match(text, end - 1):
