@@ -59,7 +59,7 @@ class BudgetSettings(_Part):
 
 
 class ChainFile(_Part):
-    """The file as it is written."""
+    """The file as it is written. `port` is where the gateway listens when it has to be started; 0 takes any free one."""
 
     name: Name
     base: BaseSource
@@ -69,6 +69,7 @@ class ChainFile(_Part):
     gate: GateSettings = GateSettings()
     candidates: list[Candidate] = Field(min_length=1)
     budget: BudgetSettings | None = None
+    port: int | None = Field(default=None, ge=0, le=65535)
 
 
 class Chain:

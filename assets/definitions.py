@@ -1,6 +1,6 @@
 """What Dagster loads: `dagster dev -m assets.definitions`.
 
-The chain is the file that `POSTTRAIN_CHAIN` names, else the demo's in the home directory once `make demo` has written it.
+The chain is the file that `POSTTRAIN_CHAIN` names, else the newest that `make demo` wrote into the home directory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def definitions(chain: Chain | None, home: Path | None = None) -> Definitions:
 def configured_chain() -> Chain | None:
     """The chain to show, if there is one yet."""
     named = os.environ.get("POSTTRAIN_CHAIN")
-    path = Path(named) if named else default_home() / "demo" / "chain.yaml"
-    return Chain(path) if named or path.is_file() else None
+    if named:
+        return Chain(Path(named))
+    written = sorted((default_home() / "demo").glob("*/chain.yaml"), key=lambda path: path.stat().st_mtime)
+    return Chain(written[-1]) if written else None
 
 
 defs = definitions(configured_chain())

@@ -151,7 +151,7 @@ def promote(ledger: Ledger, chain: Chain, model: str, reason: str) -> Step:
 
 def serve(ledger: Ledger, chain: Chain, say: Callable[[str], None] | None = None) -> Step:
     """Deploy what the stage's live promotion points to."""
-    deployed = deploy(ledger, chain.stage, watch=say)
+    deployed = deploy(ledger, chain.stage, port=chain.file.port, watch=say)
     show: dict[str, Value] = {
         "endpoint": deployed.endpoint,
         "served_name": deployed.served_name,

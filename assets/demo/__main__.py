@@ -24,6 +24,7 @@ from assets.steps import serve, set_budget, trained_model
 from executors.serving.client import complete
 from ledger import registry
 from ledger.budget import set_price
+from ledger.cli.output import stdout
 from ledger.cli.which import show_which
 from ledger.digest import short
 from ledger.errors import CheckFailed, PosttrainError
@@ -41,7 +42,7 @@ NEXT = (
 
 
 def demo(model: str) -> None:
-    """Run the whole chain for `model` (`tiny` or `smollm2`)."""
+    """Run the whole chain for `model` (see `project.MODELS`)."""
     say = Narration(Console())
     ledger = Ledger.open(default_home(), create=True)
     say.title(f"posttrain demo ({model})", f"ledger {ledger.home}")
@@ -65,7 +66,7 @@ def demo(model: str) -> None:
         assets.make(chain.stage, "deployment")
     ask(ledger, chain, say)
     say.title("posttrain which production")
-    show_which(which(ledger, chain.stage), Console())
+    show_which(which(ledger, chain.stage), stdout())
     say.title(
         "Next",
         "posttrain lineage production · posttrain log verify · posttrain fsck · posttrain cost · posttrain serve stop production",

@@ -8,7 +8,6 @@ load any other. The same call writes the same bytes.
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 import string
 from collections.abc import Callable
@@ -127,19 +126,19 @@ def _require_empty(directory: Path) -> None:
 
 
 def _tiny_tokenizer(transformers: Any) -> PreTrainedTokenizerFast:
-    """A piece for each word of the problems, with its leading space, and one for each printable character.
+    """A piece for each word of the problems, with the spaces around it, and one for each printable character.
 
     Any ASCII text therefore has tokens, and decoding gives the text back.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     special = [PAD, END, *ROLES]
-    words = [form for word in vocabulary() for form in (word, f" {word}") if len(form) > 1]
     characters = [character for character in string.printable if character.isprintable() or character == "\n"]
     pieces = [("<unk>", 0.0), *((piece, 0.0) for piece in (*special, *THINK))]
-    pieces += [(word, -1.0) for word in words] + [(character, -10.0) for character in characters]
+    pieces += [(word, -1.0) for word in vocabulary()] + [(character, -10.0) for character in characters]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?[A-Za-z]+|[0-9]|[^A-Za-z0-9]"), behavior="isolated")
+    cut = Regex(r" ?[A-Za-z]+(?: (?=[0-9]))?|[0-9]|[^A-Za-z0-9]")  # a word takes the space before a number along
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(cut, behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in THINK])
@@ -148,12 +147,6 @@ def _tiny_tokenizer(transformers: Any) -> PreTrainedTokenizerFast:
     )
     wrapped.chat_template = CHAT_TEMPLATE
     return wrapped
-
-
-def describe(directory: Path) -> dict[str, Any]:
-    """`config.json` of a base directory, for a line about it."""
-    content: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return content
 
 
 def replace_directory(made: Path, target: Path) -> Path:

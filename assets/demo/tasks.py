@@ -128,11 +128,14 @@ def write_suite(path: Path, *, seed: int, items: int = 1000, split: Split = "hel
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word that a question can hold, sorted; the tiny base's tokenizer has a piece for each."""
-    fixed = "has and more Then How many does have now"
-    words = {word for person in _PEOPLE for word in person} | set(_THINGS) | set(fixed.split())
-    words.update(word for phrase in (*_GAINS, *_LOSSES) for word in phrase.split())
-    return tuple(sorted(words))
+    """Every piece that questions are made of but digits and marks, sorted: words as they stand in the text, with the space
+    before them, and with the space behind them where a number follows."""
+    names = {person[0] for person in _PEOPLE}
+    starts = names | {person[1] for person in _PEOPLE} | {"How", "Then"}
+    words = {"has", "and", "more", "many", "does", "have", "now", *_THINGS, *(person[2] for person in _PEOPLE)}
+    verbs = [phrase.split() for phrase in (*_GAINS, *_LOSSES, "has")]
+    words.update(word for phrase in verbs for word in phrase)
+    return tuple(sorted(names | {f" {word}" for word in starts | words} | {f" {phrase[-1]} " for phrase in verbs}))
 
 
 def _problem(rng: random.Random) -> Problem:
