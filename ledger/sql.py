@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledger.errors import InputError, RefusedError
 from ledger.home import Ledger
 from ledger.projections.database import Progress, opened
 from ledger.projections.views import VIEWS
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 MAX_QUERY_CHARS = 100_000
+_EXPLAIN = re.compile(r"^\s*EXPLAIN(\s+ANALYZE)?(\s*\([^()]*\))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +56,13 @@ def ask(ledger: Ledger, text: str, *, progress: Progress | None = None) -> Answe
 
         try:
             _check_question(text)
-            cursor = projection.connection.execute(text)
-            described = cursor.description or []
-            types = tuple(str(column[1]) for column in described)
-            rows = tuple(tuple(map(_plain, row, types)) for row in cursor.fetchall())
+            described, cells = _run(projection.connection, text)
         except duckdb.PermissionException as error:
             raise RefusedError(f"a query reads the ledger and nothing else: {_first_line(error)}") from None
-        except duckdb.InterruptException:
-            raise KeyboardInterrupt from None
         except duckdb.Error as error:
             raise InputError(f"SQL: {_first_line(error)}") from None
-        names = tuple(str(column[0]) for column in described)
-        return Answer(names, types, rows, projection.position)
+        names, types = tuple(str(column[0]) for column in described), tuple(str(column[1]) for column in described)
+        return Answer(names, types, tuple(tuple(map(_plain, row, types)) for row in cells), projection.position)
 
 
 def tables() -> list[tuple[str, str]]:
@@ -70,14 +71,35 @@ def tables() -> list[tuple[str, str]]:
     return described + [(name, what) for name, (what, _) in VIEWS.items()]
 
 
+def _run(connection: DuckDBPyConnection, text: str) -> tuple[list[Any], list[tuple[Any, ...]]]:
+    """The columns' description and the rows. On a thread of its own: DuckDB looks at signals too seldom, and Ctrl-C must end
+    any query at once."""
+
+    def work() -> tuple[list[Any], list[tuple[Any, ...]]]:
+        cursor = connection.execute(text)
+        return list(cursor.description or []), cursor.fetchall()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(work)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+
+
 def _check_question(text: str) -> None:
     import duckdb
 
     statements = duckdb.extract_statements(text)
     if len(statements) != 1:
         raise InputError(f"one query at a time; there are {len(statements)} statements here")
+    kind = statements[0].type
+    if kind == duckdb.StatementType.EXPLAIN:  # EXPLAIN ANALYZE runs what it explains
+        explained = duckdb.extract_statements(_EXPLAIN.sub("", text, count=1))
+        kind = explained[0].type if explained else kind
     # The connection could change nothing anyway; this says it in better words than DuckDB does.
-    if statements[0].type not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
+    if kind != duckdb.StatementType.SELECT:
         raise RefusedError(f"{_verb(text)} is refused: the ledger answers SELECT (and DESCRIBE, SHOW, EXPLAIN) only")
 
 

@@ -92,8 +92,7 @@ def _from_file(ledger: Ledger, progress: Progress) -> DuckDBPyConnection | None:
     for _ in range(TRIES):
         try:
             with locked(ledger.home / LOCK):
-                _follow(ledger, path, progress)
-                return duckdb.connect(str(path), read_only=True, config=CLOSED)
+                return _current(ledger, path) or _followed(ledger, path, progress)
         except InfrastructureError:
             return None  # no lock in a home that is read-only
         except duckdb.Error as error:
@@ -116,36 +115,58 @@ def _in_memory(ledger: Ledger, progress: Progress) -> DuckDBPyConnection:
     return connection
 
 
-def _follow(ledger: Ledger, path: Path, progress: Progress) -> None:
-    """Bring the file up to date, or make it anew when it is not a projection of this log."""
+def _current(ledger: Ledger, path: Path) -> DuckDBPyConnection | None:
+    """The file as it is, when it holds the whole log already."""
     import duckdb
 
-    applied = _look(path) if path.exists() else None
-    if applied is not None and not _belongs(ledger, applied):
-        applied = None
-    if applied is not None and applied.position == ledger.log.size():
-        return
-    if applied is None:
-        _discard(path)
-    with closing(duckdb.connect(str(path), config=CLOSED)) as connection:
-        if applied is None:
-            _create(connection)
-        _append(ledger, connection, applied.position if applied else 0, progress)
-
-
-def _look(path: Path) -> _Applied | None:
-    import duckdb
-
+    connection = None
     try:
-        with closing(duckdb.connect(str(path), read_only=True, config=CLOSED)) as connection:
-            return _applied(connection)
+        if not path.exists():
+            return None
+        connection = duckdb.connect(str(path), read_only=True, config=CLOSED)
+        applied = _applied(connection)
+        if applied and applied.position == ledger.log.size() and _belongs(ledger, applied):
+            return connection
     except duckdb.Error as error:
         if _in_use(error):
             raise
-        return None  # torn, or not DuckDB's: it is built again
+        # Torn, or not DuckDB's: it is built again.
+    if connection is not None:
+        connection.close()
+    return None
+
+
+def _followed(ledger: Ledger, path: Path, progress: Progress) -> DuckDBPyConnection:
+    """The file after it was brought up to date, or made anew because it was no projection of this log."""
+    import duckdb
+
+    with closing(_writable(ledger, path)) as connection:
+        applied = _applied(connection)
+        _append(ledger, connection, applied.position if applied else 0, progress)
+    return duckdb.connect(str(path), read_only=True, config=CLOSED)
+
+
+def _writable(ledger: Ledger, path: Path) -> DuckDBPyConnection:
+    import duckdb
+
+    if path.exists():
+        try:
+            connection = duckdb.connect(str(path), config=CLOSED)
+            applied = _applied(connection)
+            if applied is not None and _belongs(ledger, applied):
+                return connection
+            connection.close()
+        except duckdb.Error as error:
+            if _in_use(error):
+                raise
+    _discard(path)
+    connection = duckdb.connect(str(path), config=CLOSED)
+    _create(connection)
+    return connection
 
 
 def _applied(connection: DuckDBPyConnection) -> _Applied | None:
+    """Raises duckdb.Error when there is no such table."""
     row = connection.execute("SELECT definition, position, leaf FROM projection").fetchone()
     return None if row is None else _Applied(*row)
 
