@@ -33,21 +33,21 @@ def list_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Runs, newest first (the command when no other is named)."""
-    rows = run_rows(Ledger.open())
-    shown = rows[:limit]
+    ledger = Ledger.open()
+    rows, total = run_rows(ledger, limit), len(ledger.log.streams("run/"))
 
     def render(console: Console) -> None:
         if not rows:
             console.print("no run yet; start one with: posttrain run STAGE.yaml")
             return
         table = Table("run", "stage", "kind", "executor", "state", "step", "attempts", "age", box=None)
-        for row in shown:
+        for row in rows:
             table.add_row(*map(plain, _cells(row)), style=STYLES.get(row.state))
         console.print(table)
-        if len(rows) > len(shown):
-            console.print(f"… {len(rows) - len(shown):,} older; posttrain runs --limit {len(rows)}", style="dim")
+        if total > len(rows):
+            console.print(f"… {total - len(rows):,} older; posttrain runs --limit {total}", style="dim")
 
-    emit([row.to_json() for row in shown], render, as_json)
+    emit([row.to_json() for row in rows], render, as_json)
 
 
 @runs.command("show", epilog=example("posttrain runs show r-0123456789abcdef", "posttrain runs show r-0123 --json"))

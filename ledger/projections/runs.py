@@ -7,17 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ledger import events as ev
-from ledger.errors import NotFound
 from ledger.events import Event
 from ledger.home import Ledger
 
 State = Literal["submitted", "running", "interrupted", "ended", "completed", "failed", "canceled"]
-
-RUN_TYPES = (
-    "RunSubmitted", "AttemptStarted", "AttemptEnded", "CheckpointCommitted", "EvaluationReported", "RunCompleted",
-    "RunFailed", "RunCanceled",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -46,25 +39,12 @@ class RunRow:
         return asdict(self)
 
 
-def run_rows(ledger: Ledger) -> list[RunRow]:
-    """Every run, newest first, in one pass over the runs' events."""
-    streams: dict[str, list[Event]] = {}
-    for event in ledger.log.read(types=RUN_TYPES):
-        streams.setdefault(event.stream, []).append(event)
-    rows = [fold_run(events) for events in streams.values()]
-    return sorted(rows, key=lambda row: row.position, reverse=True)
-
-
-def run_events(ledger: Ledger, run_id: str) -> list[Event]:
-    """A run's events by version.
-
-    Raises:
-        NotFound: no such run.
-    """
-    events = ledger.log.stream(f"run/{run_id}")
-    if not events:
-        raise NotFound(f"no run {run_id!r} in the ledger; `posttrain runs` lists them")
-    return events
+def run_rows(ledger: Ledger, limit: int | None = None) -> list[RunRow]:
+    """The newest `limit` runs (`None`: every run), newest first, in one snapshot."""
+    with ledger.log.as_of() as history:
+        submitted = list(history.read(types=("RunSubmitted",)))
+        newest = submitted[-limit:] if limit else submitted
+        return [fold_run(history.stream(event.stream)) for event in reversed(newest)]
 
 
 def fold_run(events: Iterable[Event]) -> RunRow:
