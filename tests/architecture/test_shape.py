@@ -77,6 +77,36 @@ def test_every_public_module_says_what_it_is() -> None:
     assert silent == []
 
 
+OPTIONAL = {
+    "dagster", "duckdb", "fastapi", "gguf", "httpx", "safetensors", "starlette", "tokenizers", "torch", "transformers",
+    "uvicorn",
+}  # fmt: skip
+
+
+def local_imports(path: Path) -> Iterator[str]:
+    """Imports within functions that bring nothing optional in and give no reason."""
+    text = path.read_text("utf-8")
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        found: list[tuple[str, int]] = []
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import):
+                found += [(alias.name, node.lineno) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                found.append((node.module or "", node.lineno))
+        brings = OPTIONAL & {module.partition(".")[0] for module, _ in found}
+        for module, line in found:
+            top = module.partition(".")[0]
+            loads_it = top in PACKAGES and brings  # our own module that needs what is loaded beside it
+            if not (top in OPTIONAL or loads_it or "  # " in text.splitlines()[line - 1]):
+                yield f"{path.relative_to(ROOT)}:{line} {module}"
+
+
+def test_an_import_within_a_function_loads_something_optional_or_says_why() -> None:
+    assert [place for path in sources() for place in local_imports(path)] == []
+
+
 def test_the_top_level_holds_the_known_folders() -> None:
     folders = {path.relative_to(ROOT).parts[0] for path in tracked() if len(path.relative_to(ROOT).parts) > 1}
     assert folders - {".ci"} <= {"assets", "deploy", "docs", "executors", "ledger", "tests", "verifiers"}
