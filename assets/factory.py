@@ -12,8 +12,8 @@ from typing import Any
 
 from dagster import (
     AssetCheckResult,
-    AssetCheckSeverity,
     AssetChecksDefinition,
+    AssetCheckSeverity,
     AssetExecutionContext,
     AssetKey,
     AssetsDefinition,

@@ -7,14 +7,14 @@ from dagster import DataVersion, MaterializeResult, MetadataValue
 from assets.steps import Step, Value
 
 
-def reflected(step: Step) -> MaterializeResult:  # type: ignore[type-arg]  # no value is returned
+def reflected(step: Step) -> MaterializeResult:
     """The materialisation of a step."""
     return MaterializeResult(data_version=DataVersion(step.version), metadata=metadata(step))
 
 
-def metadata(step: Step) -> dict[str, MetadataValue]:  # type: ignore[type-arg]
+def metadata(step: Step) -> dict[str, MetadataValue]:
     """A step's facts, typed so that the web interface plots numbers."""
-    shown: dict[str, MetadataValue] = {  # type: ignore[type-arg]
+    shown: dict[str, MetadataValue] = {
         "digest": MetadataValue.text(step.version),
         "reused": MetadataValue.bool(step.reused),
     }
@@ -24,7 +24,7 @@ def metadata(step: Step) -> dict[str, MetadataValue]:  # type: ignore[type-arg]
     return shown
 
 
-def _typed(value: Value) -> MetadataValue:  # type: ignore[type-arg]
+def _typed(value: Value) -> MetadataValue:
     if isinstance(value, float):
         return MetadataValue.float(value)
     if isinstance(value, int):

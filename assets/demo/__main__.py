@@ -65,12 +65,11 @@ def demo(model: str) -> None:
         refuse(ledger, assets, say)
         assets.make(chain.stage, "deployment")
     ask(ledger, chain, say)
-    say.title("posttrain which production")
+    say.title(f"posttrain which {chain.stage}")
     show_which(which(ledger, chain.stage), stdout())
-    say.title(
-        "Next",
-        "posttrain lineage production · posttrain log verify · posttrain fsck · posttrain cost · posttrain serve stop production",
-    )
+    say.title("Next")
+    say.note(f"posttrain lineage {chain.stage} · posttrain log verify · posttrain fsck · posttrain cost")
+    say.note(f"posttrain serve stop {chain.stage}     ends the engine and the gateway")
 
 
 def compare(ledger: Ledger, assets: Assets, say: Narration) -> None:

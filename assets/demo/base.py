@@ -116,7 +116,8 @@ def _training_libraries(what: str) -> tuple[Any, Any]:
         import transformers
     except ImportError:
         raise MissingExtra(what, "train") from None
-    transformers.utils.logging.disable_progress_bar()  # a bar for a file of 2 MB says nothing
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()  # a bar for a file of 2 MB says nothing
     return torch, transformers
 
 
