@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dagster import DataVersion, MaterializeResult, MetadataValue
 
 from assets.steps import Step, Value
 
 
-def reflected(step: Step) -> MaterializeResult:
+def reflected(step: Step) -> MaterializeResult[Any]:
     """The materialisation of a step."""
     return MaterializeResult(data_version=DataVersion(step.version), metadata=metadata(step))
 
