@@ -20,7 +20,7 @@ NOT_STATED = "not stated"
 
 
 def which_command(
-    stage: Annotated[str, typer.Argument(metavar="[STAGE]")] = "production",
+    stage: Annotated[str, typer.Argument(metavar="STAGE")] = "production",
     at: Annotated[str | None, typer.Option(help="As of a log position or a UTC time (RFC 3339).")] = None,
     timing: Annotated[bool, typer.Option("--timing", help="Print how long the query took.")] = False,
     as_json: JsonFlag = False,
@@ -136,7 +136,7 @@ def _deployment(tree: Tree, deployment: dict[str, Any] | None, model: str) -> No
         return
     branch = tree.add(_label("deployment", f"{deployment['deployment_id']} {deployment['state']}"))
     branch.add(_label("served name", f"{deployment['served_name']} by {deployment['engine']}"))
-    branch.add(_label("endpoint", deployment["endpoint"] or "none"))
+    branch.add(_label("engine at", deployment["endpoint"] or "none"))
     branch.add(_label("observed weights", deployment["observed_weights"] or "never read back"))
     if deployment["model"] != model:
         branch.add(Text(f"it serves another model: {plain(deployment['model'])}", style="bold yellow"))
