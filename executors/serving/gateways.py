@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ def find_gateway(places: Places) -> GatewayAt | None:
 
 
 def ensure_gateway(ledger: Ledger, places: Places, port: int | None, say: Callable[[str], None]) -> GatewayAt:
-    """The home's gateway, started when none lives: at `port` (0: any that is free), at its last port, or at 8400.
+    """The home's gateway, started when none lives: at `port` (0: any that is free), at its last port, at 8400, or where that is
+    taken at any that is free.
 
     Raises:
         InputError: one lives at another port than `port`.
@@ -66,7 +68,7 @@ def _start(ledger: Ledger, places: Places, port: int | None, say: Callable[[str]
     if recorded is not None:
         # One that was starting, or that hangs, when its deployer was killed.
         places.gateway_place(recorded).end(STOP_GRACE_S)
-    last = int(recorded["port"]) if recorded is not None else DEFAULT_PORT
+    last = int(recorded["port"]) if recorded is not None else usual_port(say)
     wanted = last if port is None else port
     place = Place(places.root / "gateways" / secrets.token_hex(8))
     say(f"starting the gateway on port {wanted}")
@@ -81,6 +83,18 @@ def _start(ledger: Ledger, places: Places, port: int | None, say: Callable[[str]
         raise
     places.record_gateway(found.port, place)
     return found
+
+
+def usual_port(say: Callable[[str], None]) -> int:
+    """8400, or 0 (any that is free) when another process, such as another home's gateway, has it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does; a listener still refuses it
+        try:
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            say(f"port {DEFAULT_PORT} is taken by another process; taking a free one")
+            return 0
+    return DEFAULT_PORT
 
 
 def end_gateway(places: Places) -> bool:

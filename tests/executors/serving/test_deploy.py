@@ -15,7 +15,7 @@ from executors.launchers import supervisor
 from executors.serving.audit import audit
 from executors.serving.client import HttpRefused, complete, get_json
 from executors.serving.deploy import deploy, rollback, stop
-from executors.serving.gateways import find_gateway
+from executors.serving.gateways import DEFAULT_PORT, find_gateway, usual_port
 from executors.serving.places import Place, Places
 from executors.serving.probe import wait_until
 from executors.serving.routes import read_routes
@@ -159,6 +159,18 @@ def test_a_taken_port_is_named_before_anything_is_recorded(ledger: Ledger, first
     assert deployed.endpoint == f"http://127.0.0.1:{port}"
     with pytest.raises(InputError, match=f"listens on port {port} already"):
         deploy(ledger, STAGE, port=port + 1)
+
+
+def test_where_nobody_asks_for_a_port_a_taken_one_is_left_alone() -> None:
+    said: list[str] = []
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", DEFAULT_PORT))
+            other.listen()
+        except OSError:
+            pass  # another gateway on this machine has it, which is as good
+        assert usual_port(said.append) == 0
+    assert said == [f"port {DEFAULT_PORT} is taken by another process; taking a free one"]
 
 
 def test_an_engine_that_died_is_replaced(ledger: Ledger, first: str) -> None:
