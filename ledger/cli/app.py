@@ -59,7 +59,7 @@ COMMANDS: tuple[Command, ...] = (
         "sql",
         "ledger.cli.sql:sql",
         "Ask the ledger in SQL (read-only).",
-        'posttrain sql "SELECT type, count(*) AS events FROM events GROUP BY type ORDER BY type"',
+        'posttrain sql "SELECT run_id, state, step FROM runs"\nposttrain sql',
     ),
     Command("budget", "ledger.cli.budgets:budget", "Set and show what stages may spend, and prices."),
     Command("cost", "ledger.cli.budgets:cost", "What runs did cost, by stage.", "posttrain cost"),

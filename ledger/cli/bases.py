@@ -57,7 +57,7 @@ def pin(
 @base.command("verify", epilog=example("posttrain base verify tiny", "posttrain base verify tiny ./models/tiny"))
 def verify(
     name: Name,
-    path: Annotated[Path | None, typer.Argument(metavar="[PATH]", help="Compare this directory too.")] = None,
+    path: Annotated[Path | None, typer.Argument(metavar="PATH", help="Compare this directory too.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check the stored bytes of NAME, and the files at PATH, against the recorded digests; exit 1 when they differ."""

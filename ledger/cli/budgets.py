@@ -43,7 +43,7 @@ def price(
 
 @budget.command("show", epilog=example("posttrain budget show", "posttrain budget show sft --json"))
 def show(
-    stage: Annotated[str | None, typer.Argument(metavar="[STAGE]", help="Every stage without it.")] = None,
+    stage: Annotated[str | None, typer.Argument(metavar="STAGE", help="Every stage without it.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Cap, spent, reserved and what is left."""

@@ -26,7 +26,7 @@ class Format(StrEnum):
 
 def sql(
     query: Annotated[
-        str | None, typer.Argument(metavar="[QUERY]", help="One SELECT; without it the tables are listed.")
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT; without it the tables are listed.")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print rows.")] = Format.table,
     as_json: JsonFlag = False,

@@ -12,6 +12,7 @@ from ledger.home import Ledger
 
 State = Literal["submitted", "running", "interrupted", "ended", "completed", "failed", "canceled"]
 
+
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """A run as the ledger knows it.

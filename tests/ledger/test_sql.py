@@ -327,11 +327,12 @@ REACHES = [
     "SELECT getenv('HOME')",
     "SELECT * FROM secret_rows",
 ]
+SECRET = "the-launch-code"
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "secret.csv").write_text("secret\n42\n")
+    (tmp_path / "secret.csv").write_text(f"secret\n{SECRET}\n")
     before = sorted(tmp_path.iterdir())
     yield tmp_path
     assert sorted(tmp_path.iterdir()) == before
@@ -366,12 +367,12 @@ def test_the_connection_itself_can_change_nothing(shared: Ledger, place: Path) -
 def test_a_query_reaches_nothing_outside(
     shared: Ledger, place: Path, monkeypatch: pytest.MonkeyPatch, query: str, in_memory: bool
 ) -> None:
-    secret_rows = [{"n": 42}]  # a variable that DuckDB would find by its name
+    secret_rows = [{"n": SECRET}]  # a variable that DuckDB would find by its name
     if in_memory:
         monkeypatch.setattr(database, "_from_file", lambda ledger, progress: None)
     with pytest.raises((RefusedError, InputError)) as refused:
         ask(shared, query.format(place=place, home=shared.home, secret=place / "secret.csv"))
-    assert "42" not in str(refused.value)
+    assert SECRET not in str(refused.value)
     assert secret_rows
 
 
