@@ -150,4 +150,5 @@ def sync_directory(path: Path) -> None:
 def _bytes(tensor: torch.Tensor) -> memoryview:
     """A tensor's bytes, little-endian and row-major, without a copy when it lies so already."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    array: Any = flat.view(torch.uint8).numpy()
+    return memoryview(array) if flat.numel() else memoryview(b"")

@@ -99,7 +99,7 @@ def _copy(file: Any, name: str, piece: Piece, tensor: torch.Tensor) -> int:
         return _rows(local, own)
     stored = file.get_slice(name)
     begin = max(own.offset, piece.offset)
-    end = min(own.offset + local.shape[0], piece.offset + stored.get_shape()[0])
+    end = min(own.offset + local.shape[0], piece.offset + int(stored.get_shape()[0]))
     if end <= begin:
         return 0
     rows = stored[begin - piece.offset : end - piece.offset]

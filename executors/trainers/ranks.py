@@ -16,11 +16,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 LOST_RANK_EXIT = 75  # EX_TEMPFAIL: the same run may succeed on another attempt
+HANG_S = 5.0  # how long rank 0 may go on after another rank died
 _PR_SET_PDEATHSIG = 1
 
 
@@ -84,14 +86,28 @@ class Peers:
                 process.kill()
                 process.wait()
 
+    def lost(self, wait_s: float) -> str | None:
+        """Which rank died, when one does within `wait_s`: an error in a collective comes before its cause is known."""
+        give_up_at = time.monotonic() + wait_s
+        while True:
+            for number, process in enumerate(self.processes, start=1):
+                if process.poll() not in (None, 0):
+                    return f"rank {number} ended with {_how(process.returncode)}"
+            if time.monotonic() > give_up_at or not self.processes:
+                return None
+            time.sleep(0.02)
+
     def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
-        if code == 0 or self.finishing.wait(timeout=2):  # rank 0 may be about to report the same error itself
+        if code == 0 or self.finishing.wait(timeout=HANG_S):  # rank 0 may be about to end by itself
             return
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        sys.stderr.write(f"rank {number} ended with {how}; the attempt ends with it\n")
+        sys.stderr.write(f"rank {number} ended with {_how(code)}; the attempt ends with it\n")
         sys.stderr.flush()
         os._exit(LOST_RANK_EXIT)  # the main thread hangs in a collective that the lost rank will never join
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def end_with_parent() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore  # torch.distributed has it too, unseen by type checkers
 
 from executors.trainers.ranks import Rank
 from ledger.errors import InputError
@@ -42,7 +43,7 @@ class World:
                 os.environ.setdefault(
                     "GLOO_SOCKET_IFNAME", "lo"
                 )  # ranks of one machine: nothing listens to the network
-            store = dist.FileStore(str(rank.rendezvous), rank.size)
+            store = FileStore(str(rank.rendezvous), rank.size)
             dist.init_process_group(backend, store=store, rank=rank.number, world_size=rank.size, timeout=MAX_SILENCE)
         return cls(rank.number, rank.size, place)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from executors.base import Attempt, ResumePoint
-from executors.pipe import CheckpointWritten, Completed, Message, Progress
+from executors.pipe import CheckpointWritten, Completed, Failed, Message, Progress, read_messages
 from executors.plans import LaunchPlan, Resources, RunSpec, canonical_config
-from executors.testing import follow, wait_for_checkpoint
 from executors.trainers.config import SftConfig
 from executors.trainers.fsdp import FsdpExecutor
 from ledger.digest import sha256_digest
@@ -99,6 +101,7 @@ class Finished:
 def place(
     directory: Path, spec: RunSpec, paths: Mapping[str, Path], resume: CheckpointWritten | None = None
 ) -> LaunchPlan:
+    """A placed plan of attempt 1 in `directory`."""
     executor = FsdpExecutor()
     plan = executor.plan(spec, spec.resources).placed(1, directory, paths)
     if resume is not None:
@@ -106,31 +109,77 @@ def place(
     return plan
 
 
-def run(directory: Path, spec: RunSpec, paths: Mapping[str, Path], resume: CheckpointWritten | None = None) -> Finished:
-    """Launch an attempt and wait for its end."""
-    executor = FsdpExecutor()
-    attempt = executor.launch(place(directory, spec, paths, resume))
-    return Finished(attempt, follow(executor, attempt))
+class Zygote:
+    """Starts attempts without a launcher and without their imports; see `zygote.py`."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.executors.trainers.zygote"]
+        root = Path(__file__).parents[3]
+        environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def close(self) -> None:
+        self._process.stdin.close()  # type: ignore[union-attr]  # both are pipes
+        self._process.wait()
+
+    def start(self, plan: LaunchPlan, pause_at: int | None = None) -> Ranks:
+        """Start every rank of a placed plan; with `pause_at` they stop before that step for ever."""
+        directory = plan.directory
+        assert directory is not None
+        (directory / "out").mkdir(parents=True)
+        (directory / "plan.json").write_text(json.dumps(plan.document()))
+        request = {"attempt": str(directory), "processes": plan.resources.processes, "pause_at": pause_at}
+        return Ranks(self, FsdpExecutor().attach(plan.run_id, 1, directory), self.ask(request)["pids"])
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
+        return answer
+
+    def complete(
+        self, directory: Path, spec: RunSpec, paths: Mapping[str, Path], resume: CheckpointWritten | None = None
+    ) -> Finished:
+        """An attempt that must succeed."""
+        ranks = self.start(place(directory, spec, paths, resume))
+        done = ranks.wait()
+        assert isinstance(done.last, Completed), done.words()
+        assert ranks.codes == [0] * spec.resources.processes
+        return done
+
+    def fail(
+        self, directory: Path, spec: RunSpec, paths: Mapping[str, Path], resume: CheckpointWritten | None = None
+    ) -> Failed:
+        """The message with which an attempt must fail; its exit code is 2 or 4."""
+        ranks = self.start(place(directory, spec, paths, resume))
+        done = ranks.wait()
+        assert isinstance(done.last, Failed), done.words()
+        assert set(ranks.codes) == {4 if done.last.retryable else 2}
+        return done.last
 
 
-def complete(
-    directory: Path, spec: RunSpec, paths: Mapping[str, Path], resume: CheckpointWritten | None = None
-) -> Finished:
-    """As `run`, and it must succeed."""
-    done = run(directory, spec, paths, resume)
-    assert isinstance(done.last, Completed), done.words()
-    return done
+@dataclass
+class Ranks:
+    """The processes of one attempt, by rank."""
 
+    zygote: Zygote
+    attempt: Attempt
+    pids: list[int]
+    codes: list[int] = field(default_factory=list)
 
-def run_and_kill(directory: Path, spec: RunSpec, paths: Mapping[str, Path], victim: str) -> CheckpointWritten:
-    """Launch an attempt and kill -9 rank 0 or the supervisor after the first checkpoint, which is returned."""
-    executor = FsdpExecutor()
-    plan = place(directory, spec, paths)
-    # The second checkpoint must not come before the kill: a slow step makes room.
-    attempt = executor.launch(replace(plan, environment={**plan.environment}))
-    saved = wait_for_checkpoint(executor, attempt)
-    process = json.loads((attempt.directory / "pid").read_text())
-    os.kill(process["child"] if victim == "child" else process["pid"], signal.SIGKILL)
-    messages = follow(executor, attempt)
-    assert not isinstance(messages[-1], Completed), "it was not killed in time"
-    return saved
+    def wait(self) -> Finished:
+        self.codes = self.zygote.ask({"wait": self.pids})["codes"]
+        return Finished(self.attempt, read_messages(self.attempt.pipe)[0])
+
+    def kill_after_checkpoint(self) -> Finished:
+        """Kill -9 every rank once a checkpoint was announced."""
+        give_up_at = time.monotonic() + 60
+        while not any(isinstance(m, CheckpointWritten) for m in read_messages(self.attempt.pipe)[0]):
+            assert time.monotonic() < give_up_at, self.attempt.log.read_text()
+            time.sleep(0.01)
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        done = self.wait()
+        assert self.codes == [-signal.SIGKILL] * len(self.pids), "it ended before it was killed"
+        return done
