@@ -52,7 +52,7 @@ def restore(state: Mapping[str, Any]) -> None:
         np.random.set_state((numpy["kind"], keys, numpy["position"], numpy["has_gauss"], numpy["cached"]))
         torch.set_rng_state(_tensor(state["torch"]))
         devices = [_tensor(text) for text in state["cuda"]]
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError, binascii.Error) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, binascii.Error) as error:
         raise InputError(f"the checkpoint's random state is malformed: {error}") from None
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if len(devices) != visible:
