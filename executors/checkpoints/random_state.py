@@ -21,8 +21,8 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def capture() -> dict[str, Any]:
-    """The state of Python's, NumPy's, torch's and every visible GPU's generator."""
+def capture(device: torch.device) -> dict[str, Any]:
+    """The state of Python's, NumPy's and torch's generators, and of the device's own when it is a GPU."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -35,15 +35,15 @@ def capture() -> dict[str, Any]:
             "cached": float(cached),
         },
         "torch": _text(torch.get_rng_state()),
-        "cuda": [_text(state) for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
+        "cuda": _text(torch.cuda.get_rng_state(device)) if device.type == "cuda" else None,
     }
 
 
-def restore(state: Mapping[str, Any]) -> None:
+def restore(state: Mapping[str, Any], device: torch.device) -> None:
     """Put every generator where it was. Call it last: making an iterator or a module draws numbers.
 
     Raises:
-        InputError: not a state that `capture` wrote, or one of a machine with another number of GPUs.
+        InputError: not a state that `capture` wrote, or one of another kind of device.
     """
     try:
         python, numpy = state["python"], state["numpy"]
@@ -51,14 +51,13 @@ def restore(state: Mapping[str, Any]) -> None:
         keys = np.array(numpy["keys"], dtype=np.uint32)
         np.random.set_state((numpy["kind"], keys, numpy["position"], numpy["has_gauss"], numpy["cached"]))
         torch.set_rng_state(_tensor(state["torch"]))
-        devices = [_tensor(text) for text in state["cuda"]]
+        cuda = None if state["cuda"] is None else _tensor(state["cuda"])
     except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, binascii.Error) as error:
         raise InputError(f"the checkpoint's random state is malformed: {error}") from None
-    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if len(devices) != visible:
-        raise InputError(f"the checkpoint has the random state of {len(devices)} GPUs and {visible} are visible here")
-    if devices:
-        torch.cuda.set_rng_state_all(devices)
+    if (cuda is None) != (device.type == "cpu"):
+        raise InputError(f"the checkpoint's random state is of another kind of device than {device.type}")
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda, device)
 
 
 def _text(state: torch.Tensor) -> str:

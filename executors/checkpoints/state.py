@@ -28,6 +28,9 @@ class Collective(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def device(self) -> torch.device: ...
+
     def gather(self, value: Any) -> list[Any]:
         """The JSON values of all ranks, in order; every rank waits for every other."""
 
@@ -93,7 +96,7 @@ def save(state: TrainingState, world: Collective, model: ModelFiles, parent: Pat
     if world.rank == 0:
         _make_directories(partial, path)
     world.gather(None)  # the directories are there
-    own = _write_own(state, world.rank, partial)
+    own = _write_own(state, world, partial)
     exported = _export(state, world.rank, model, partial)
     records: dict[str, FileRecord] = dict(exported)
     for listed in world.gather({name: asdict(record) for name, record in own.items()}):
@@ -139,7 +142,7 @@ def restore(state: TrainingState, world: Collective, directory: Path) -> None:
     state.step, state.samples_seen, state.tokens_seen = counts[0], counts[1], counts[2]
     state.loader.restore(layout.read_json(directory / "loader.json"))
     if world.rank < index.world_size:
-        random_state.restore(layout.read_json(directory / layout.random_state_name(world.rank)))
+        random_state.restore(layout.read_json(directory / layout.random_state_name(world.rank)), world.device)
 
 
 def _make_directories(partial: Path, path: Path) -> None:
@@ -152,8 +155,9 @@ def _make_directories(partial: Path, path: Path) -> None:
         raise InfrastructureError(f"checkpoint directory {partial} cannot be made: {error.strerror}") from error
 
 
-def _write_own(state: TrainingState, rank: int, partial: Path) -> dict[str, FileRecord]:
+def _write_own(state: TrainingState, world: Collective, partial: Path) -> dict[str, FileRecord]:
     """This rank's files: weights, moments, what they are, and its generators."""
+    rank = world.rank
     weights, pieces = write_shard(partial, rank, "model", state.parameters())
     moments, moment_pieces = write_shard(partial, rank, "optimizer", state.moments())
     plan = layout.plan_document({"model": pieces, "optimizer": moment_pieces})
@@ -162,7 +166,7 @@ def _write_own(state: TrainingState, rank: int, partial: Path) -> dict[str, File
         layout.shard_name(rank, "model"): weights,
         layout.shard_name(rank, "optimizer"): moments,
         plan_name: write_json(partial / plan_name, plan, "trainer"),
-        random_name: write_json(partial / random_name, random_state.capture(), "rng"),
+        random_name: write_json(partial / random_name, random_state.capture(world.device), "rng"),
     }
 
 

@@ -22,7 +22,9 @@ from pathlib import Path
 from types import TracebackType
 
 LOST_RANK_EXIT = 75  # EX_TEMPFAIL: the same run may succeed on another attempt
-HANG_S = 5.0  # how long rank 0 may go on after another rank died
+KILLED_S, FAILED_S = 5.0, 60.0
+"""How long rank 0 may go on after another rank was killed, or failed by an error that rank 0 is about to meet as well."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -99,7 +101,7 @@ class Peers:
 
     def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
-        if code == 0 or self.finishing.wait(timeout=HANG_S):  # rank 0 may be about to end by itself
+        if code == 0 or self.finishing.wait(timeout=KILLED_S if code < 0 else FAILED_S):
             return
         sys.stderr.write(f"rank {number} ended with {_how(code)}; the attempt ends with it\n")
         sys.stderr.flush()

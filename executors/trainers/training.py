@@ -88,7 +88,7 @@ def train(job: Job, world: World, pipe: PipeWriter | None) -> None:
                 pipe.progress(step=state.step, total=job.config.steps, metrics=metrics)
         if to_save:
             save(state, world, model_files, job.out, pipe)
-            window = Window(state, metrics)
+            window.begin()  # the time that a checkpoint takes says nothing about training
     if pipe is not None:
         pipe.completed(
             step=state.step, summary=window.last | {"samples": state.samples_seen, "tokens": state.tokens_seen}
@@ -118,11 +118,12 @@ class Trainer:
         batch = self.loader.next_batch()
         targets = sum(example.response_length for example in batch)
         blocks = list(micro_batches(batch, self.world.rank, self.world.size, config.micro_batch_size))
+        total = torch.zeros((), device=self.world.device)
         for number, examples in enumerate(blocks):
             self.model.set_requires_gradient_sync(number == len(blocks) - 1)
             loss = self._loss(examples)
             torch.autograd.backward(loss / targets)  # the one division; ranks and micro-batches are only ever summed
-            window.loss += loss.detach()
+            window.loss = window.loss + loss.detach()
         rate = learning_rate(config, state.step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
@@ -132,35 +133,40 @@ class Trainer:
         state.step += 1
         state.samples_seen += len(batch)
         state.tokens_seen += sum(len(example.tokens) for example in batch)
-        window.add(targets, rate, norm)
+        window.add(total, targets, rate, norm)
 
     def _loss(self, examples: Sequence[Example]) -> torch.Tensor:
         block = collate(examples, self.pad)
-        kept = torch.arange(block.first, block.tokens.shape[1])  # logits of the prompt are never needed
-        tokens, labels, kept = (tensor.to(self.world.device) for tensor in (block.tokens, block.labels, kept))
+        tokens, labels = block.tokens.to(self.world.device), block.labels.to(self.world.device)
+        kept = labels.shape[1]  # logits of the prompt are never needed
         return sft_loss(self.model(input_ids=tokens, use_cache=False, logits_to_keep=kept).logits, labels)
 
 
 class Window:
-    """What happened since the last progress message."""
+    """What happened since the last progress message. `last` holds the metrics of the window before."""
 
-    def __init__(self, state: TrainingState, last: dict[str, float] | None = None) -> None:
-        self.state = state
-        self.last: dict[str, float] = last or {}
-        self.loss = torch.zeros(())
-        self._targets = 0
+    def __init__(self, state: TrainingState) -> None:
+        self.last: dict[str, float] = {}
+        self._state = state
         self._rate = 0.0
         self._norm: Any = None
-        self._tokens = state.tokens_seen
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was added; the clock starts now."""
+        self.loss: torch.Tensor = torch.zeros(())
+        self._targets = 0
+        self._tokens = self._state.tokens_seen
         self._began_at_s = time.perf_counter()
 
-    def add(self, targets: int, rate: float, norm: torch.Tensor) -> None:
-        """After a step that learnt `targets` tokens."""
+    def add(self, loss: torch.Tensor, targets: int, rate: float, norm: torch.Tensor) -> None:
+        """After a step that learnt `targets` tokens; `loss` is this rank's sum over its share of them."""
+        self.loss = self.loss.to(loss.device) + loss
         self._targets += targets
         self._rate, self._norm = rate, norm
 
     def close(self, world: World) -> dict[str, float]:
-        """The window's metrics, the same on every rank; a new window begins.
+        """The window's metrics, the same on every rank but for the speed; a new window begins.
 
         Raises:
             InputError: loss or gradient is not finite; what would follow is worthless.
@@ -169,13 +175,13 @@ class Window:
         norm = float(self._norm.full_tensor() if hasattr(self._norm, "full_tensor") else self._norm)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise InputError(
-                f"loss {loss} and gradient norm {norm} at step {self.state.step} are not finite; lower config.learning_rate"
+                f"loss {loss} and gradient norm {norm} at step {self._state.step} are not finite; lower config.learning_rate"
             )
         seconds = max(1e-9, time.perf_counter() - self._began_at_s)
-        speed = (self.state.tokens_seen - self._tokens) / seconds
-        metrics = {"loss": loss, "grad_norm": norm, "learning_rate": self._rate, "tokens_per_second": speed}
-        self.__init__(self.state, metrics)  # type: ignore[misc]  # the same object, begun anew
-        return metrics
+        speed = (self._state.tokens_seen - self._tokens) / seconds
+        self.last = {"loss": loss, "grad_norm": norm, "learning_rate": self._rate, "tokens_per_second": speed}
+        self.begin()
+        return self.last
 
 
 def shard(model: Any, world: World, precision: Precision, reshard: bool) -> Any:

@@ -61,6 +61,7 @@ def work(plan: dict[str, Any], rank: Rank, pipe: PipeWriter | None) -> None:
     # Heavy, and only here: the other ranks are on their way meanwhile.
     try:
         import torch
+        from transformers.utils import logging
 
         from executors.trainers.training import Job, train
         from executors.trainers.world import World
@@ -68,6 +69,8 @@ def work(plan: dict[str, Any], rank: Rank, pipe: PipeWriter | None) -> None:
         raise InfrastructureError(
             f"training needs an optional dependency: pip install 'posttrain[train]' ({error})"
         ) from error
+    progress_bars: Any = logging
+    progress_bars.disable_progress_bar()  # the log is a file
     job = Job.from_plan(plan, output_directory())
     torch.set_num_threads(job.config.threads)
     torch.use_deterministic_algorithms(True)

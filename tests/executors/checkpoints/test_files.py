@@ -21,6 +21,7 @@ from executors.checkpoints.shards import read_shards, write_shard
 from ledger.artifacts.weights import read_header
 from ledger.errors import InfrastructureError, InputError
 
+CPU = torch.device("cpu")
 TENSORS = {
     "wide": torch.arange(6, dtype=torch.float64).reshape(2, 3),
     "bf16": torch.linspace(-1, 1, 7, dtype=torch.bfloat16),
@@ -72,9 +73,9 @@ def test_a_full_disk_is_an_infrastructure_failure(tmp_path: Path) -> None:
 
 def test_generators_go_on_where_they_stood() -> None:
     random_state.seed_everything(11)
-    state = json.loads(json.dumps(random_state.capture()))
+    state = json.loads(json.dumps(random_state.capture(CPU)))
     draws = (random.random(), float(np.random.rand()), float(np.random.randn()), torch.rand(3).tolist())
-    random_state.restore(state)
+    random_state.restore(state, CPU)
     assert (random.random(), float(np.random.rand()), float(np.random.randn()), torch.rand(3).tolist()) == draws
 
 
@@ -85,19 +86,19 @@ def test_generators_go_on_where_they_stood() -> None:
         {"numpy": {"kind": "MT19937", "keys": [1], "position": 0, "has_gauss": 0, "cached": 0.0}},
         {"torch": "!!"},
         {"torch": "AAAA"},
-        {"cuda": None},
+        {"cuda": 1},
         {"numpy": None},
     ],
 )
 def test_a_malformed_generator_state_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="random state is malformed"):
-        random_state.restore({**random_state.capture(), **change})
+        random_state.restore({**random_state.capture(CPU), **change}, CPU)
 
 
 def test_generators_of_other_devices_are_refused() -> None:
-    state = random_state.capture()
-    with pytest.raises(InputError, match="of 1 GPUs"):
-        random_state.restore({**state, "cuda": [state["torch"]]})
+    state = random_state.capture(CPU)
+    with pytest.raises(InputError, match="another kind of device than cpu"):
+        random_state.restore({**state, "cuda": state["torch"]}, CPU)
 
 
 def checkpoint(directory: Path, **change: Any) -> Path:
