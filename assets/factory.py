@@ -35,6 +35,9 @@ from ledger.home import Ledger
 
 RETRIES = RetryPolicy(max_retries=3, delay=1, backoff=Backoff.LINEAR)
 
+EXIT_CODE = "exit_code"
+"""Under which a failed step says what the command line would have exited with."""
+
 Body = Callable[[Ledger], Step]
 Say = Callable[[str], None]
 
@@ -124,4 +127,5 @@ def _line(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except PosttrainError as error:
-        raise Failure(description=str(error), allow_retries=isinstance(error, InfrastructureError)) from error
+        retry = isinstance(error, InfrastructureError)
+        raise Failure(str(error), metadata={EXIT_CODE: error.exit_code}, allow_retries=retry) from error

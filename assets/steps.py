@@ -1,4 +1,4 @@
-"""One function for each step of a chain. They only compose what the command line calls too, and record nothing themselves.
+"""One function for each step of a chain. They compose what the command line calls too.
 
 Each returns a `Step`: the digest that is the step's data version, whether the ledger held it already, and what to show.
 """
@@ -18,7 +18,7 @@ from executors.stage import load_stage, resolve_stage
 from ledger import budget, registry
 from ledger.bases import pin_base
 from ledger.datasets import build_dataset, load_suite_file, register_suite_file
-from ledger.errors import NotFound
+from ledger.errors import NotFound, RefusedError
 from ledger.events import (
     BaseRevisionPinned,
     DatasetVersionSealed,
@@ -108,10 +108,7 @@ def gate(ledger: Ledger, chain: Chain, model: str) -> tuple[Step, GateDecided]:
 
     A model that the stage serves already keeps the decision that let it in.
     """
-    settings = chain.file.gate
-    registry.set_gate_policy(
-        ledger, chain.stage, _suite_name(chain), settings.confidence, settings.min_gain, settings.min_items
-    )
+    _policy(ledger, chain)
     live = registry.live(ledger, chain.stage)
     promotion = live.payload if live else None
     if isinstance(promotion, ModelPromoted) and promotion.model == model:
@@ -186,6 +183,26 @@ def trained_model(ledger: Ledger, chain: Chain, candidate: str) -> str:
     if model is None:
         raise NotFound(f"candidate {candidate} has no completed run ({spec.run_id}); materialise its checkpoint first")
     return str(model)
+
+
+def _policy(ledger: Ledger, chain: Chain) -> None:
+    """Set the chain's gate policy where the stage has none.
+
+    Raises:
+        RefusedError: the stage has another policy; a chain does not change what its candidates are judged by.
+    """
+    settings = chain.file.gate
+    wanted = (_suite_name(chain), settings.confidence, settings.min_gain, settings.min_items)
+    found = registry.gate_policy(ledger, chain.stage)
+    if found is None:
+        registry.set_gate_policy(ledger, chain.stage, *wanted)
+        return
+    policy = found.policy
+    if (policy.suite, policy.confidence, policy.min_gain, policy.min_items) != wanted:
+        raise RefusedError(
+            f"stage {chain.stage} has the gate policy of position {found.position}, and {chain.path.name} asks for another; "
+            "make the chain file agree, or change the policy with `posttrain gate policy`"
+        )
 
 
 def _suite_name(chain: Chain) -> str:

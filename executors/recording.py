@@ -112,13 +112,15 @@ class RunRecorder:
         return RunRecord.read(self.ledger, self.run_id)
 
     def begin(self, plan: LaunchPlan, number: int, resume: ResumePoint | None, launcher: str) -> None:
-        """Reserve the projected cost, submit the run unless it was, and record that attempt `number` starts.
+        """Submit the run unless it was, reserve the projected cost, and record that attempt `number` starts.
 
         Raises:
             BudgetExceeded: the projection exceeds what the budget has left; the refusal is recorded as well.
             RefusedError: the device has no price, or an input may not be used.
         """
         devices, device_kind = plan.resources.processes, plan.resources.device
+        # First, so that a run which a rule refuses holds no money back.
+        self._once({"submitted": self.spec.submitted()}, lambda record: record.submitted is not None)
         budget.reserve(
             self.ledger,
             stage=self.payer,
@@ -128,7 +130,6 @@ class RunRecorder:
             devices=devices,
             device_seconds=plan.projection.device_seconds,
         )
-        self._once({"submitted": self.spec.submitted()}, lambda record: record.submitted is not None)
         started = AttemptStarted(
             run_id=self.run_id,
             attempt=number,

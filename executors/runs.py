@@ -88,7 +88,8 @@ def materialise_run(
     if rerun:
         spec = next_repeat(ledger, spec)
     executor = executor or load_executor(spec.executor, launcher)
-    run = _Run(ledger, spec, executor, watch or _ignore, budget_stage or spec.stage)
+    payer = _payer(ledger, spec.run_id) or budget_stage or spec.stage  # who paid first pays on
+    run = _Run(ledger, spec, executor, watch or _ignore, payer)
     if run.recorder.read().completed:
         return run.outcome("hit")
     attempt, attached = run.open_attempt()

@@ -8,7 +8,7 @@ decimal string.
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from ledger.digest import sha256_digest
@@ -17,6 +17,8 @@ from ledger.errors import CanonicalError
 MAX_SAFE_INTEGER = 2**53 - 1  # RFC 8785 §3.2.2.3, RFC 7493 §2.2
 MAX_DEPTH = 32
 MAX_BYTES = 1 << 20  # an event is a record, not a container: bytes belong into artifacts
+
+_WIDE = Context(prec=60)
 
 JSON = None | bool | int | str | list[Any] | dict[str, Any]
 
@@ -44,12 +46,15 @@ def decimal_string(value: float | int | str | Decimal, places: int = 6) -> str:
     """A fraction as the string that events carry: at most `places` decimals, no exponent, no trailing zeros, never `-0`.
 
     Raises:
-        CanonicalError: not a finite number.
+        CanonicalError: not a finite number, or one of more than 60 digits.
     """
     number = Decimal(str(value))
     if not number.is_finite():
         raise CanonicalError(f"{value!r} is not a finite number")
-    text = format(round(number, places), "f")
+    try:
+        text = format(number.quantize(Decimal(1).scaleb(-places), context=_WIDE), "f")
+    except InvalidOperation:
+        raise CanonicalError(f"{value!r} has more digits than a record holds") from None
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
@@ -74,7 +79,9 @@ def _check(value: Any, path: str, depth: int) -> None:
                 raise CanonicalError(f"{path}: key {key!r} is not an ASCII string")
             _check(item, f"{path}.{key}", depth + 1)
     else:
-        raise CanonicalError(f"{path}: {type(value).__name__} {value!r} has no canonical form; write a fraction as a string")
+        raise CanonicalError(
+            f"{path}: {type(value).__name__} {value!r} has no canonical form; write a fraction as a string"
+        )
 
 
 def _check_text(text: str, path: str) -> None:

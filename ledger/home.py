@@ -53,7 +53,7 @@ class Ledger:
     @cached_property
     def artifacts(self) -> ArtifactStore:
         """The artifact store: `POSTTRAIN_ARTIFACTS` when set, else `artifacts/` in the home."""
-        from ledger.artifacts import ArtifactStore  # noqa: PLC0415  # fsspec is loaded by who needs bytes
+        from ledger.artifacts import ArtifactStore  # fsspec is loaded by who needs bytes
 
         return ArtifactStore.open(os.environ.get("POSTTRAIN_ARTIFACTS") or self.home / "artifacts")
 

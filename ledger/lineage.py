@@ -104,7 +104,8 @@ def describe(history: History, node: str) -> Node:
     made = history.edges_of(node, True)
     if not made:
         return Node(node, kind, _plain_label(identity), None, None)
-    event = history.event(made[0].position)
+    # A rollback makes its promotion again, and is what stands; anything else is what it was first.
+    event = history.event(made[-1 if kind == "promotion" else 0].position)
     return Node(node, kind, _label(event, kind, identity), event.position, event.recorded_at)
 
 

@@ -25,13 +25,12 @@ def position_at(ledger: Ledger, text: str | None) -> int | None:
         return position
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InputError(
             f"{text!r} is neither a log position nor an RFC 3339 time such as 2026-01-31T12:00:00Z"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    wanted = moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    wanted = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
     low, high = 0, size  # times never run backwards within the log
     while low < high:
         middle = (low + high + 1) // 2

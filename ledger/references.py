@@ -78,7 +78,7 @@ def resolve_run(ledger: Ledger, text: str) -> str:
 
 def resolve_node(ledger: Ledger, text: str) -> str:
     """The lineage node that a reference means: `kind:identity` as it is, else a stage's live promotion, a run, a model,
-    a dataset, a suite, a gate or a deployment, in this order.
+    a dataset, a suite, a gate, a deployment or a base.
 
     Raises:
         NotFound: none of them.
@@ -90,6 +90,9 @@ def resolve_node(ledger: Ledger, text: str) -> str:
         promoted = history.last(f"stage/{text}", "ModelPromoted")
         if promoted is not None:
             return promoted.payload.outputs()[0].node
+        pinned = history.last(f"base/{text}", "BaseRevisionPinned")
+        if pinned is not None:  # as a base, not as the model that it is too: that is what runs name
+            return pinned.payload.outputs()[0].node
         for prefix in ("g-", "d-"):
             node = f"{'gate' if prefix == 'g-' else 'deployment'}:{text}"
             if text.startswith(prefix) and history.made(node):

@@ -189,7 +189,7 @@ def _registration(ledger: Ledger, name: str, model: str, gate: str) -> NewEvent:
     last = ledger.log.last(f"registry/{name}", "ModelRegistered")
     number = last.payload.number + 1 if last is not None and isinstance(last.payload, ModelRegistered) else 1
     made = [e.payload for e in ledger.log.made(f"model:{model}") if isinstance(e.payload, CheckpointCommitted)]
-    checkpoint = made[-1].checkpoint if made else None
+    checkpoint = made[0].checkpoint if made else None
     payload = ModelRegistered(name=name, number=number, model=model, checkpoint=checkpoint, gate_id=gate)
     return NewEvent(payload, expected_version=last.version if last else 0)
 

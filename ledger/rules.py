@@ -174,6 +174,7 @@ def _checkpoint_committed(payload: ev.CheckpointCommitted, history: History) -> 
 
 def _run_completed(payload: ev.RunCompleted, history: History) -> None:
     _unfinished(history, payload.run_id)
+    _need(payload.model is None or payload.checkpoint is not None, "a run's model is that of a committed checkpoint")
     if payload.checkpoint is not None:
         committed = history.payloads(payload.stream(), ev.CheckpointCommitted)
         last = committed[-1] if committed else None
@@ -281,8 +282,8 @@ def _model_promoted(payload: ev.ModelPromoted, history: History) -> None:
     )
     if payload.rollback:
         _need(
-            any(p.model == payload.model for p in promoted),
-            f"model {short(payload.model)} never served {payload.stage}",
+            any(p.model == payload.model for p in standing_promotions(promoted)),
+            f"model {short(payload.model)} is none that {payload.stage} can go back to",
         )
         return
     registered = [
@@ -294,6 +295,19 @@ def _model_promoted(payload: ev.ModelPromoted, history: History) -> None:
         against_live,
         f"gate {payload.gate_id} compared with {short(gate.incumbent)}, but {payload.stage} serves {short(live or '')} now",
     )
+
+
+def standing_promotions(promoted: list[ev.ModelPromoted]) -> list[ev.ModelPromoted]:
+    """The promotions that lead to the live model, oldest first. A rollback takes away what it left, so that nothing comes
+    back by a rollback that was withdrawn by one."""
+    standing: list[ev.ModelPromoted] = []
+    for promotion in promoted:
+        if promotion.rollback:
+            while standing and standing[-1].model != promotion.model:
+                standing.pop()
+        if not promotion.rollback or not standing:
+            standing.append(promotion)
+    return standing
 
 
 def _model_quarantined(payload: ev.ModelQuarantined, history: History) -> None:
@@ -339,12 +353,31 @@ def _traffic_shifted(payload: ev.TrafficShifted, history: History) -> None:
     _need(requested.stage == payload.stage, f"deployment {payload.deployment_id} is of stage {requested.stage}")
     ready = history.last(f"deployment/{payload.deployment_id}", "DeploymentReady")
     _need(ready, f"deployment {payload.deployment_id} is not ready and gets no traffic")
+    _need(not quarantined(history, requested.model), f"model {short(requested.model)} is quarantined")
 
 
 # Cost
 
 
+def _not_negative(**amounts: str) -> None:
+    for name, amount in amounts.items():
+        _need(Decimal(amount) >= 0, f"{name} is {amount}; money and time are never negative")
+
+
+def _price_set(payload: ev.PriceSet, history: History) -> None:
+    _not_negative(per_device_hour=payload.per_device_hour)
+
+
+def _budget_set(payload: ev.BudgetSet, history: History) -> None:
+    _not_negative(cap=payload.cap)
+
+
+def _cost_settled(payload: ev.CostSettled, history: History) -> None:
+    _not_negative(amount=payload.amount, device_seconds=payload.device_seconds, per_device_hour=payload.per_device_hour)
+
+
 def _cost_reserved(payload: ev.CostReserved, history: History) -> None:
+    _not_negative(amount=payload.amount, device_seconds=payload.device_seconds, per_device_hour=payload.per_device_hour)
     price = history.last(f"price/{payload.device_kind}", "PriceSet")
     _need(price, f"device kind {payload.device_kind!r} has no price; set one with `posttrain budget price`")
     spent = budget_left(history, payload.stage)
@@ -400,6 +433,9 @@ RULES: dict[str, Rule] = {
     "DeploymentReady": _deployment_ready,
     "DeploymentStopped": _deployment_ready,
     "TrafficShifted": _traffic_shifted,
+    "PriceSet": _price_set,
+    "BudgetSet": _budget_set,
     "CostReserved": _cost_reserved,
+    "CostSettled": _cost_settled,
     "ArtifactErased": _artifact_erased,
 }

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from assets.chain import Chain
-from assets.demo.narration import Narration
+from assets.demo.narration import Narration, safe_lines
 from assets.demo.project import prepare
 from assets.demo.run import Assets, KillOnce
 from assets.steps import serve, set_budget, trained_model
@@ -32,13 +32,6 @@ from ledger.home import Ledger, default_home
 from ledger.which import which
 
 QUESTION = "Mia has 7 figs. She buys 5 more. Then she sells 3. How many figs does Mia have now?"
-NEXT = (
-    "posttrain lineage production",
-    "posttrain log verify",
-    "posttrain fsck",
-    "posttrain cost",
-    "posttrain serve stop production",
-)
 
 
 def demo(model: str) -> None:
@@ -119,7 +112,7 @@ def main() -> int:
     try:
         demo(model)
     except PosttrainError as error:
-        errors.print(f"[bold red]demo:[/] {escape(str(error))}", soft_wrap=True)
+        errors.print(f"[bold red]demo:[/] {escape(safe_lines(str(error)))}", soft_wrap=True)
         return error.exit_code
     except KeyboardInterrupt:
         errors.print("demo: interrupted; a run that was started goes on, and `make demo` goes on from here")

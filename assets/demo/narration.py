@@ -12,8 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from executors.pipe import Completed, Failed, Message
 from executors.pipe import Progress as Stepped
+from ledger.cli.output import plain
 
 T = TypeVar("T")
+
+
+def safe_lines(text: str) -> str:
+    """Text from outside (a model's answer, a child's log) with its line ends and without control characters."""
+    return "\n".join(plain(line) for line in text.split("\n"))
 
 
 class Narration:
@@ -27,13 +33,15 @@ class Narration:
         self._first = 0
 
     def title(self, text: str, detail: str = "") -> None:
-        self.console.print(f"\n[bold cyan]{escape(text)}[/]  [dim]{escape(detail)}[/]", soft_wrap=True)
+        self.console.print(
+            f"\n[bold cyan]{escape(safe_lines(text))}[/]  [dim]{escape(plain(detail))}[/]", soft_wrap=True
+        )
 
     def note(self, text: str) -> None:
-        self.console.print(f"  [yellow]{escape(text)}[/]", soft_wrap=True)
+        self.console.print(f"  [yellow]{escape(safe_lines(text))}[/]", soft_wrap=True)
 
     def result(self, text: str) -> None:
-        self.console.print(f"  [bold]{escape(text)}[/]", soft_wrap=True)
+        self.console.print(f"  [bold]{escape(safe_lines(text))}[/]", soft_wrap=True)
 
     def step(self, name: str, body: Callable[[], T]) -> T:
         """Do something and say how long it took."""
@@ -44,7 +52,9 @@ class Narration:
 
     def made(self, name: str, facts: str, reused: bool, seconds: float) -> None:
         mark = "[cyan]reused[/]" if reused else "[green]made[/]  "
-        self.console.print(f"  {mark} [bold]{escape(name):<22}[/] {seconds:6.1f} s  {escape(facts)}", soft_wrap=True)
+        self.console.print(
+            f"  {mark} [bold]{escape(name):<22}[/] {seconds:6.1f} s  {escape(plain(facts))}", soft_wrap=True
+        )
 
     def watch(self, message: Message) -> None:
         """Draw the progress of the run that is followed."""

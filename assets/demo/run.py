@@ -14,12 +14,12 @@ from dagster import AssetSelection, DagsterInstance, ExecuteInProcessResult, mat
 
 from assets.chain import Chain
 from assets.demo.narration import Narration
-from assets.factory import chain_assets, chain_checks, key
+from assets.factory import EXIT_CODE, chain_assets, chain_checks, key
 from assets.resources import LedgerResource
 from assets.steps import specification
 from executors.launchers.local import read_process
 from executors.pipe import Message, Progress
-from ledger.errors import InfrastructureError
+from ledger.errors import InfrastructureError, PosttrainError
 from ledger.events import AttemptStarted, CheckpointCommitted
 from ledger.home import Ledger
 
@@ -77,20 +77,21 @@ class Assets(AbstractContextManager["Assets"]):
         """Materialise one asset and say what came of it.
 
         Raises:
-            CheckFailed: the step was refused or failed; the message is the step's own.
+            StepFailed: the step was refused or failed; message and exit code are the step's own.
         """
         self._killer.run_id = self._run_id(parts[0]) if parts == ("sft", "model") else None
         started = monotonic()
         result = self._materialise(parts)
         self._say.end_bar()
-        reason = _failure(result)
-        if reason is not None:
-            raise InfrastructureError(f"{'/'.join(parts)}: {reason}")
+        failure = _failure(result)
+        if failure is not None:
+            raise StepFailed(f"{'/'.join(parts)}: {failure[0]}", failure[1])
         self._narrate(result, parts, monotonic() - started)
 
     def refused(self, *parts: str) -> str | None:
         """Materialise one asset alone; the reason why it was refused, `None` when it was not."""
-        return _failure(self._materialise(parts))
+        failure = _failure(self._materialise(parts))
+        return failure[0] if failure else None
 
     def attempts(self, candidate: str) -> int:
         return len([e for e in self._ledger.log.stream(f"run/{self._run_id(candidate)}") if e.type == "AttemptStarted"])
@@ -142,18 +143,29 @@ SHOWN = (
 )
 
 
-def _failure(result: ExecuteInProcessResult) -> str | None:
+class StepFailed(PosttrainError):
+    """A step that failed, with the exit code that the command line would have given it."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # of this error, not of the class
+
+
+def _failure(result: ExecuteInProcessResult) -> tuple[str, int] | None:
+    """What failed and its exit code."""
     if result.success:
         return None
     for event in result.all_events:
         data = event.event_specific_data
         failure = getattr(data, "user_failure_data", None)
         if event.is_step_failure and failure is not None and failure.description:
-            return str(failure.description)
+            code = failure.metadata.get(EXIT_CODE)
+            return str(failure.description), int(code.value) if code else InfrastructureError.exit_code
     failed = [check for check in result.get_asset_check_evaluations() if not check.passed]
     if failed:
         return None  # a gate that says no is an answer
-    return next((str(event.message) for event in result.all_events if event.is_failure), "failed without a reason")
+    reason = next((str(event.message) for event in result.all_events if event.is_failure), "failed without a reason")
+    return reason, InfrastructureError.exit_code
 
 
 def _instance(ledger: Ledger) -> DagsterInstance:

@@ -69,7 +69,7 @@ def deploy(ledger: Ledger, stage: str, *, port: int | None = None, watch: Watch 
     places = Places(ledger.home)
     places.make()
     deployer = Deployer(ledger, stage, port, watch or (lambda _line: None))
-    with locked(places.lock(stage)):
+    with locked(places.stage_lock(stage)):
         for _ in range(MAX_MOVES):
             deployed = deployer.run()
             if deployed is not None:
@@ -98,7 +98,7 @@ def stop(ledger: Ledger, stage: str, reason: str) -> list[str]:
     parse_name("stage", stage)
     places = Places(ledger.home)
     places.make()
-    with locked(places.lock(stage)):
+    with locked(places.stage_lock(stage)):
         stopped = []
         for deployment in read_routes(ledger.log).standing(stage):
             # Recorded first: the gateway must not send requests to an engine that is ending.

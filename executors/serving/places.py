@@ -121,6 +121,10 @@ class Places:
     def model(self, digest: str) -> Path:
         return self.home / "cache" / "models" / digest.removeprefix("sha256:")
 
+    def stage_lock(self, stage: str) -> Path:
+        """A stage may be called `gateway`; its lock is another file."""
+        return self.lock(f"stage-{stage}")
+
     def lock(self, name: str) -> Path:
         return self.root / "locks" / f"{name}.lock"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,13 @@ class _SqlReader:
         if limit is not None:
             query = query.limit(limit)
         for found in self._connection.execute(query).yield_per(1000):
-            yield Row(*found)
+            yield _as_row(found)
 
     def stream(self, stream: str, upto: int | None) -> list[Row]:
         query = select(*_ROW_COLUMNS).where(schema.events.c.stream == stream).order_by(schema.events.c.version)
         if upto is not None:
             query = query.where(schema.events.c.position <= upto)
-        return [Row(*found) for found in self._connection.execute(query)]
+        return [_as_row(found) for found in self._connection.execute(query)]
 
     def streams(self, prefix: str, upto: int | None) -> list[str]:
         stream = schema.events.c.stream
@@ -189,7 +189,7 @@ class _SqlReader:
 
     def _row(self, query: Select[Any]) -> Row | None:
         found = self._connection.execute(query).first()
-        return None if found is None else Row(*found)
+        return None if found is None else _as_row(found)
 
 
 class _SqlWriter(_SqlReader):
@@ -209,6 +209,16 @@ class _SqlWriter(_SqlReader):
 
     def set_meta(self, key: str, text: str) -> None:
         self._connection.execute(insert(schema.meta), {"key": key, "text": text})
+
+
+def _as_row(found: Sequence[Any]) -> Row:
+    """A row as its columns were declared. SQLite keeps whatever type a tamperer wrote; hashes must see its bytes."""
+    columns: Sequence[Any] = found[:-2]
+    return Row(*columns, *map(_as_bytes, found[-2:]))
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
 
 
 def _edge_values(batch: Batch) -> list[dict[str, Any]]:

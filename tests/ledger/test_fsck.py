@@ -221,3 +221,16 @@ def test_a_manifest(home: Path, pristine: tuple[Path, DemoHistory]) -> None:
     assert [(finding.position, pristine[1].dataset in finding.place) for finding in findings] == [(4, True)]
     assert isinstance(findings[0], Finding)
     assert "digest" in findings[0].what
+
+
+def test_a_body_rewritten_as_text_is_named(home: Path) -> None:
+    """SQLite keeps the type that `replace` makes of a BLOB."""
+    tamper(
+        home, lambda c: c.execute("UPDATE events SET body = replace(body, 'fake', 'real') WHERE type = 'RunSubmitted'")
+    )
+    ledger = Ledger.open(home)
+    with ledger.log.store.reader() as reader:
+        first = next(reader.rows(0, None, ("RunSubmitted",), 1))
+    found = verify_log(ledger.log, ledger.verifying_key()).findings
+    assert [finding.position for finding in found][:1] == [first.position]
+    assert "body was changed" in found[0].what

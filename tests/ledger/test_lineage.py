@@ -9,6 +9,7 @@ import pytest
 from ledger.errors import NotFound
 from ledger.home import Ledger
 from ledger.lineage import Lineage, trace
+from ledger.references import resolve_node
 from ledger.testing import DemoHistory, demo_history
 
 
@@ -69,6 +70,12 @@ def test_down_from_the_base(ledger: Ledger, demo: DemoHistory) -> None:
     } <= set(found.nodes)  # fmt: skip
     assert f"dataset:{demo.dataset}" not in found.nodes
     assert (found.root, found.direction) == (f"base:{demo.base}", "down")
+
+
+def test_down_from_a_base_called_by_its_name_reaches_its_runs(ledger: Ledger, demo: DemoHistory) -> None:
+    found = trace(ledger, resolve_node(ledger, "demo-base"), "down")
+    assert f"run:{demo.run_id}" in found.nodes
+    assert f"model:{demo.model}" in found.nodes
 
 
 def test_up_and_down_agree(ledger: Ledger, demo: DemoHistory) -> None:

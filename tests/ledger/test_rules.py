@@ -153,6 +153,10 @@ REFUSALS: dict[str, tuple[Ask, str]] = {
     "traffic, stage": (lambda w: w.like(ev.TrafficShifted, stage="canary"), "is of stage production"),
     "reserved, price": (lambda w: w.like(ev.CostReserved, device_kind="tpu"), "has no price"),
     "reserved, budget": (lambda w: w.like(ev.CostReserved, run_id=OTHER_RUN, amount="9.996"), r"has left \(9.995\)"),
+    "reserved, negative": (lambda w: w.like(ev.CostReserved, run_id=OTHER_RUN, amount="-1"), "amount is -1"),
+    "settled, negative": (lambda w: w.like(ev.CostSettled, amount="-1000"), "amount is -1000"),
+    "price, negative": (lambda w: w.like(ev.PriceSet, per_device_hour="-0.01"), "per_device_hour is -0.01"),
+    "budget, negative": (lambda w: w.like(ev.BudgetSet, cap="-5"), "cap is -5"),
     "erased, live": (lambda w: erased(w.demo.model), "is what production serves"),
 }  # fmt: skip
 
@@ -285,7 +289,7 @@ def test_a_rollback_goes_to_what_served(own: World) -> None:
     decided = gate(own, candidate=NEW, candidate_report=report.report)
     own.add(base, run, report, decided)
     back = promotion(own, model=NEW, gate_id=decided.gate_id, rollback=True)
-    assert f"model {short(NEW)} never served production" in own.refused(back)
+    assert f"model {short(NEW)} is none that production can go back to" in own.refused(back)
 
 
 def test_deployments(own: World) -> None:
@@ -316,3 +320,12 @@ def test_what_a_budget_has_left(own: World) -> None:
     assert left() == "3.495"
     with own.ledger.log.as_of() as history:
         assert rules.budget_left(history, "evaluation") is None
+
+
+def test_a_rollback_does_not_bring_back_what_a_rollback_withdrew() -> None:
+    first, second = ({"stage": "production", "gate_id": f"g-{n * 16}", "reason": ""} for n in ("1", "2"))
+    a = ev.ModelPromoted(model=digest(1), **first)
+    b = ev.ModelPromoted(model=digest(2), previous=digest(1), **second)
+    back = ev.ModelPromoted(model=digest(1), previous=digest(2), rollback=True, **first)
+    assert rules.standing_promotions([a, b]) == [a, b]
+    assert rules.standing_promotions([a, b, back]) == [a]
