@@ -51,7 +51,7 @@ def recorded_twice(ledger: Ledger) -> list[str]:
 
 
 def start_demo(home: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "POSTTRAIN_HOME": str(home)}
+    environment = {"MODEL": "micro", **os.environ, "POSTTRAIN_HOME": str(home)}
     log = (home.parent / "demo.log").open("ab")
     command = [sys.executable, "-m", "assets.demo"]
     return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
