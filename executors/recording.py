@@ -16,7 +16,7 @@ from executors.base import Attempt
 from executors.launchers.base import ProcessState
 from executors.pipe import MODEL_PREFIX, CheckpointWritten, Completed, FileRecord
 from executors.plans import LaunchPlan, ResumePoint, RunSpec
-from ledger import budget
+from ledger import budget, rules
 from ledger.artifacts import Artifact, media_types
 from ledger.canonical import canonical_digest, decimal_string
 from ledger.errors import Conflict, InputError, PosttrainError, RuleBroken
@@ -112,15 +112,14 @@ class RunRecorder:
         return RunRecord.read(self.ledger, self.run_id)
 
     def begin(self, plan: LaunchPlan, number: int, resume: ResumePoint | None, launcher: str) -> None:
-        """Submit the run unless it was, reserve the projected cost, and record that attempt `number` starts.
+        """Reserve the projected cost, submit the run unless it was, and record that attempt `number` starts.
 
         Raises:
             BudgetExceeded: the projection exceeds what the budget has left; the refusal is recorded as well.
             RefusedError: the device has no price, or an input may not be used.
         """
         devices, device_kind = plan.resources.processes, plan.resources.device
-        # First, so that a run which a rule refuses holds no money back.
-        self._once({"submitted": self.spec.submitted()}, lambda record: record.submitted is not None)
+        self._check_submission()
         budget.reserve(
             self.ledger,
             stage=self.payer,
@@ -130,6 +129,7 @@ class RunRecorder:
             devices=devices,
             device_seconds=plan.projection.device_seconds,
         )
+        self._once({"submitted": self.spec.submitted()}, lambda record: record.submitted is not None)
         started = AttemptStarted(
             run_id=self.run_id,
             attempt=number,
@@ -141,6 +141,12 @@ class RunRecorder:
             from_step=resume.step if resume else 0,
         )
         self._once({f"attempt/{number}/started": started}, lambda record: len(record.attempts) >= number)
+
+    def _check_submission(self) -> None:
+        """Raise what the log would, before money is held back for a run that a rule refuses."""
+        if self.read().submitted is None:
+            with self.ledger.log.as_of() as history:
+                rules.check(self.spec.submitted(), history)
 
     def commit(self, attempt: Attempt, message: CheckpointWritten) -> CheckpointCommitted:
         """Store a checkpoint, record it, and only then delete the child's copy.
