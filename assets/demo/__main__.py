@@ -107,7 +107,7 @@ def ask(ledger: Ledger, chain: Chain, say: Narration) -> None:
 def main() -> int:
     """Run the demo; the exit code is the command line's."""
     started = monotonic()
-    model = os.environ.get("MODEL", "tiny")
+    model = os.environ.get("MODEL") or "tiny"
     errors = Console(stderr=True)
     try:
         demo(model)
