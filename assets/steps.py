@@ -108,7 +108,7 @@ def gate(ledger: Ledger, chain: Chain, model: str) -> tuple[Step, GateDecided]:
 
     A model that the stage serves already keeps the decision that let it in.
     """
-    _policy(ledger, chain)
+    apply_policy(ledger, chain)
     live = registry.live(ledger, chain.stage)
     promotion = live.payload if live else None
     if isinstance(promotion, ModelPromoted) and promotion.model == model:
@@ -185,7 +185,7 @@ def trained_model(ledger: Ledger, chain: Chain, candidate: str) -> str:
     return str(model)
 
 
-def _policy(ledger: Ledger, chain: Chain) -> None:
+def apply_policy(ledger: Ledger, chain: Chain) -> None:
     """Set the chain's gate policy where the stage has none.
 
     Raises:

@@ -54,16 +54,16 @@ def materialise(
     with locked(destination.parent / f".{destination.name}.lock", remove=True):
         if _is_there(digest, manifest, destination, progress):
             return destination
-        workplace = destination.parent / f".{destination.name}.{short(digest)}.partial"
-        tree = _prepare(workplace, manifest)
-        work = partial(_stage, storage, workplace)
+        unfinished = destination.parent / f".{destination.name}.{short(digest)}.partial"
+        tree = _prepare(unfinished, manifest)
+        work = partial(_stage, storage, unfinished)
         for_each(work, list(enumerate(manifest.files.items())), progress)
         for path, _, _ in os.walk(tree):
             sync_directory(Path(path))
         with storage_errors("make", destination):
             os.rename(tree, destination)
         sync_directory(destination.parent)
-        shutil.rmtree(workplace, ignore_errors=True)  # the destination is complete; leftovers are only untidy
+        shutil.rmtree(unfinished, ignore_errors=True)  # the destination is complete; leftovers are only untidy
     return destination
 
 
@@ -113,18 +113,18 @@ def _is_there(digest: str, manifest: Manifest, destination: Path, progress: Prog
     return True
 
 
-def _prepare(workplace: Path, manifest: Manifest) -> Path:
+def _prepare(unfinished: Path, manifest: Manifest) -> Path:
     """The directory for finished files, rid of everything that an earlier staging of this artifact would not have made."""
-    if workplace.is_symlink():
-        raise InputError(f"{workplace} is a link; remove it")
-    tree, parts = workplace / "tree", workplace / "parts"
-    with storage_errors("make", workplace):
+    if unfinished.is_symlink():
+        raise InputError(f"{unfinished} is a link; remove it")
+    tree, parts = unfinished / "tree", unfinished / "parts"
+    with storage_errors("make", unfinished):
         for directory in (tree, parts):
             directory.mkdir(parents=True, exist_ok=True)
-        for place, directories, names in os.walk(workplace):
+        for place, directories, names in os.walk(unfinished):
             for name in directories + names:
                 path = Path(place, name)
-                inside = path.relative_to(workplace).as_posix()
+                inside = path.relative_to(unfinished).as_posix()
                 expected = path.parent == parts or inside.removeprefix("tree/") in manifest.files
                 if path.is_symlink() or (not path.is_dir() and not (expected and path.is_file())):
                     path.unlink()
@@ -133,9 +133,9 @@ def _prepare(workplace: Path, manifest: Manifest) -> Path:
     return tree
 
 
-def _stage(storage: Storage, workplace: Path, item: tuple[int, tuple[str, Descriptor]], tick: Tick) -> None:
+def _stage(storage: Storage, unfinished: Path, item: tuple[int, tuple[str, Descriptor]], tick: Tick) -> None:
     number, (name, file) = item
-    target, part = workplace / "tree" / name, workplace / "parts" / str(number)
+    target, part = unfinished / "tree" / name, unfinished / "parts" / str(number)
     count = FileTick(tick)
     if target.exists():
         if hash_file(target, count) == (file.digest, file.size_bytes):

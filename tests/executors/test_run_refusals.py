@@ -1,4 +1,4 @@
-"""What a refused launch leaves behind: nothing."""
+"""What a refused launch leaves behind, and who pays for one that was begun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from executors.runs import materialise_run
 from ledger.artifacts import media_types
 from ledger.budget import set_budget, set_price, status
-from ledger.errors import RuleBroken
+from ledger.errors import InfrastructureError, RuleBroken
 from ledger.home import Ledger
 from tests.executors.specs import fake_spec
 
@@ -25,3 +25,15 @@ def test_a_run_that_a_rule_refuses_holds_no_money_back(home: Path) -> None:
         materialise_run(ledger, spec)
     assert ledger.log.size() == size
     assert status(ledger, "sft").reserved == "0"
+
+
+def test_who_paid_first_pays_on(home: Path) -> None:
+    """Two stage files may ask for one specification; its cost is not split between their budgets."""
+    ledger = Ledger.open(home, create=True, actor="tester")
+    set_price(ledger, "cpu", "3600")
+    spec = fake_spec(steps=6, checkpoint_every=2, fault="kill", fault_step=5)
+    with pytest.raises(InfrastructureError):
+        materialise_run(ledger, spec, budget_stage="first")
+    materialise_run(ledger, spec, budget_stage="second")
+    assert ledger.log.streams("budget/") == ["budget/first"]
+    assert status(ledger, "first").reserved == "0"

@@ -73,6 +73,13 @@ def test_decimals(value: float | str, text: str) -> None:
     assert decimal_string(value) == text
 
 
+def test_decimals_keep_every_digit_of_large_numbers() -> None:
+    assert decimal_string(1e20, places=9) == "100000000000000000000"
+    assert decimal_string("12345678901234567890123.123456789", places=9) == "12345678901234567890123.123456789"
+    with pytest.raises(CanonicalError, match="more digits than a record holds"):
+        decimal_string("1e70")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "-inf"])
 def test_no_decimal(value: float | str) -> None:
     with pytest.raises(CanonicalError, match="is not a finite number"):

@@ -199,6 +199,13 @@ def test_every_rule_refuses_something(world: World) -> None:
     assert {ask(world).type_name() for ask, _ in REFUSALS.values()} == set(rules.RULES)
 
 
+def test_a_run_completes_with_no_model_but_a_checkpoints(own: World) -> None:
+    run = own.run()
+    own.add(run)
+    invented = own.like(ev.RunCompleted, run_id=run.run_id, checkpoint=None, model=NEW)
+    assert "model is that of a committed checkpoint" in own.refused(invented)
+
+
 def test_the_life_of_a_run(own: World) -> None:
     run = own.run()
     started = own.like(ev.AttemptStarted, run_id=run.run_id)
@@ -280,6 +287,7 @@ def test_quarantine(own: World) -> None:
     own.add(ev.ModelQuarantined(model=own.demo.model, reason="leaks"))
     assert "is quarantined" in own.refused(promotion(own, rollback=True))
     assert "is quarantined" in own.refused(deployment(own))
+    assert "is quarantined" in own.refused(own.like(ev.TrafficShifted))
 
 
 def test_a_rollback_goes_to_what_served(own: World) -> None:

@@ -173,6 +173,11 @@ def test_where_nobody_asks_for_a_port_a_taken_one_is_left_alone() -> None:
     assert said == [f"port {DEFAULT_PORT} is taken by another process; taking a free one"]
 
 
+def test_a_stage_may_be_called_gateway(ledger: Ledger) -> None:
+    places = Places(ledger.home)
+    assert places.stage_lock("gateway") != places.lock("gateway")
+
+
 def test_an_engine_that_died_is_replaced(ledger: Ledger, first: str) -> None:
     before = deploy(ledger, STAGE, port=0)
     kill(Places(ledger.home).engine(before.deployment_id))
