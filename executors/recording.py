@@ -144,9 +144,10 @@ class RunRecorder:
 
     def _check_submission(self) -> None:
         """Raise what the log would, before money is held back for a run that a rule refuses."""
-        if self.read().submitted is None:
-            with self.ledger.log.as_of() as history:
-                rules.check(self.spec.submitted(), history)
+        submission = self.spec.submitted()
+        with self.ledger.log.as_of() as history:  # one snapshot: another follower may submit it meanwhile
+            if history.last(submission.stream(), "RunSubmitted") is None:
+                rules.check(submission, history)
 
     def commit(self, attempt: Attempt, message: CheckpointWritten) -> CheckpointCommitted:
         """Store a checkpoint, record it, and only then delete the child's copy.
