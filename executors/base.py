@@ -21,6 +21,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -30,7 +31,7 @@ from executors.launchers.base import Launcher, ProcessState
 from executors.launchers.local import LocalLauncher
 from executors.pipe import LEVELS, Message, read_messages
 from executors.plans import Device, LaunchPlan, Projection, Resources, ResumePoint, RunSpec
-from ledger.errors import InputError
+from ledger.errors import InputError, MissingExtra
 from ledger.events.runs import ResumeLevel
 
 __all__ = [
@@ -111,6 +112,9 @@ class Executor(Protocol):
     def plan(self, spec: RunSpec, resources: Resources) -> LaunchPlan:
         """Raises `InputError` when the configuration is invalid or the resources are not supported."""
 
+    def require_installed(self) -> None:
+        """Raises `MissingExtra` when what a launch would need is not installed; asked before anything is recorded."""
+
     def launch(self, plan: LaunchPlan) -> Attempt:
         """Start, or attach to, the attempt of a placed plan. Raises `InfrastructureError` when nothing starts."""
 
@@ -147,6 +151,8 @@ class ProcessExecutor:
     name: ClassVar[str]
     config_model: ClassVar[type[BaseModel]]
     default_step_seconds: ClassVar[float] = 1.0  # used when the configuration does not state it
+    needs: ClassVar[tuple[str, ...]] = ()  # modules that its child imports beside the core, and
+    extra: ClassVar[str] = ""  # the extra that installs them
 
     def __init__(self, launcher: Launcher | None = None) -> None:
         self._launcher: Launcher = launcher or LocalLauncher()
@@ -205,6 +211,11 @@ class ProcessExecutor:
             raise InputError(f"the plan of run {plan.run_id} has no directory yet; place it first (LaunchPlan.placed)")
         self.launcher.start(plan.directory, plan.argv, plan.environment, plan.document())
         return self.attach(plan.run_id, plan.attempt, plan.directory)
+
+    def require_installed(self) -> None:
+        missing = [module for module in self.needs if find_spec(module) is None]
+        if missing:
+            raise MissingExtra(f"executor {self.name} ({missing[0]})", self.extra)
 
     def attach(self, run_id: str, number: int, directory: Path) -> Attempt:
         return Attempt(run_id, number, directory)

@@ -185,6 +185,7 @@ class _Run:
         while not (record := self.recorder.read()).completed:
             current = record.open_attempt
             if current is None:
+                self.executor.require_installed()
                 number = len(record.attempts) + 1
                 placed = self._place(record, number)
                 self.recorder.begin(placed, number, placed.checkpoint, self.executor.launcher.name)

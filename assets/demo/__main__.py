@@ -21,6 +21,7 @@ from assets.demo.narration import Narration, safe_lines
 from assets.demo.project import prepare
 from assets.demo.run import Assets, KillOnce
 from assets.steps import serve, set_budget, trained_model
+from executors.evaluation.verification import load_verifier
 from executors.serving.client import complete
 from ledger import registry
 from ledger.budget import set_price
@@ -31,6 +32,7 @@ from ledger.errors import CheckFailed, PosttrainError
 from ledger.home import Ledger, default_home
 from ledger.which import which
 
+ANSWER = "9"
 QUESTION = "Mia has 7 figs. She buys 5 more. Then she sells 3. How many figs does Mia have now?"
 
 
@@ -101,7 +103,11 @@ def ask(ledger: Ledger, chain: Chain, say: Narration) -> None:
     answer = complete(endpoint, chain.stage, [{"role": "user", "content": QUESTION}])
     say.title(f"asking {chain.stage} over HTTP", f"POST {endpoint}/v1/chat/completions")
     say.note(f"Q: {QUESTION}")
-    say.result(f"A: {answer.text}")
+    task = {"prompt": QUESTION, "answer": ANSWER}
+    verdict = load_verifier("exact-answer", {"after": "</think>"}).verify(task, answer.text)
+    accuracy = which(ledger, chain.stage)["evaluation"]["accuracy"]
+    word = "right" if verdict.status == "pass" else f"wrong, it is {ANSWER}"
+    say.result(f"A: {answer.text}    {word}; the model answers {float(accuracy):.0%} of the held-out questions")
 
 
 def main() -> int:
@@ -122,4 +128,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a step that was interrupted still has its thread; all that matters is durable

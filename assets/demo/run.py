@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from threading import Thread
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -25,7 +27,12 @@ from ledger.home import Ledger
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 STEPS_PAST_CHECKPOINT = 5
-INSTANCE = "telemetry:\n  enabled: false\n"
+INSTANCE = """telemetry:
+  enabled: false
+compute_logs:  # the steps print through the demo; a capturing process would only get in the way of Ctrl-C
+  module: dagster.core.storage.noop_compute_log_manager
+  class: NoOpComputeLogManager
+"""
 
 
 class KillOnce:
@@ -97,14 +104,26 @@ class Assets(AbstractContextManager["Assets"]):
         return len([e for e in self._ledger.log.stream(f"run/{self._run_id(candidate)}") if e.type == "AttemptStarted"])
 
     def _materialise(self, parts: tuple[str, ...]) -> ExecuteInProcessResult:
-        return materialize(
-            self._assets,
-            selection=AssetSelection.assets(key(self.chain, *parts)),
-            instance=self._instance,
-            resources={"ledger": LedgerResource(home=str(self._ledger.home))},
-            run_config=QUIET,
-            raise_on_error=False,
-        )
+        """In a thread of its own: in the main one Dagster holds Ctrl-C back for as long as the step takes."""
+        answer: Future[ExecuteInProcessResult] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(
+                    materialize(
+                        self._assets,
+                        selection=AssetSelection.assets(key(self.chain, *parts)),
+                        instance=self._instance,
+                        resources={"ledger": LedgerResource(home=str(self._ledger.home))},
+                        run_config=QUIET,
+                        raise_on_error=False,
+                    )
+                )
+            except BaseException as error:  # whatever it is belongs to who waits
+                answer.set_exception(error)
+
+        Thread(target=work, daemon=True).start()
+        return answer.result()
 
     def _narrate(self, result: ExecuteInProcessResult, parts: tuple[str, ...], seconds: float) -> None:
         for materialised in result.asset_materializations_for_node(key(self.chain, *parts).to_python_identifier()):
@@ -172,7 +191,6 @@ def _instance(ledger: Ledger) -> DagsterInstance:
     place = ledger.home / "dagster"
     place.mkdir(parents=True, exist_ok=True)
     config = place / "dagster.yaml"
-    if not config.exists():
-        config.write_text(INSTANCE)
+    config.write_text(INSTANCE)
     os.environ["DAGSTER_HOME"] = str(place)
     return DagsterInstance.get()

@@ -24,6 +24,8 @@ class EvaluationConfig(ExecutorConfig):
 class EvaluationExecutor(ProcessExecutor):
     name: ClassVar[str] = "evaluate"
     config_model: ClassVar[type[EvaluationConfig]] = EvaluationConfig
+    needs: ClassVar[tuple[str, ...]] = ("torch", "transformers", "safetensors")
+    extra: ClassVar[str] = "evaluate"
     default_step_seconds: ClassVar[float] = 60.0  # the whole evaluation is one step
 
     def capabilities(self) -> Capabilities:

@@ -17,6 +17,8 @@ class FsdpExecutor(ProcessExecutor):
 
     name: ClassVar[str] = "fsdp"
     config_model: ClassVar[type[SftConfig]] = SftConfig
+    needs: ClassVar[tuple[str, ...]] = ("torch", "transformers", "safetensors", "numpy")
+    extra: ClassVar[str] = "train"
 
     def capabilities(self) -> Capabilities:
         return Capabilities(frozenset({"sft"}), frozenset({"cpu", "cuda"}), max_processes=64, resume="exact")

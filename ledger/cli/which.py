@@ -17,6 +17,7 @@ from ledger.moments import position_at
 from ledger.which import which
 
 NOT_STATED = "not stated"
+SETTINGS_A_LINE = 4
 
 
 def which_command(
@@ -90,7 +91,9 @@ def _training(tree: Tree, answer: dict[str, Any]) -> None:
     state = "with changes" if code["dirty"] else "clean"
     branch.add(_label("code", f"{code['commit']} {state}, diff {code['diff']}"))
     settings = branch.add(_label("configuration", config["digest"]))
-    settings.add(Text(plain(", ".join(f"{key} {setting}" for key, setting in _flat(config["values"])))))
+    values = [f"{key} {setting}" for key, setting in _flat(config["values"])]
+    for start in range(0, len(values), SETTINGS_A_LINE):  # a line that is too long would be cut, not wrapped
+        settings.add(Text(plain(", ".join(values[start : start + SETTINGS_A_LINE]))))
     branch.add(_label("seed", answer["seed"]))
     branch.add(_label("environment", answer["environment"]))
     branch.add(_label("tokenizer", answer["tokenizer"] or NOT_STATED))

@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Demo:
     home: Path
+    interrupted: tuple[int, str]  # exit code and output
     first: subprocess.CompletedProcess[str]
     second: subprocess.CompletedProcess[str]
     size_after_first: int
@@ -53,28 +54,32 @@ def run(home: Path, module: str, *words: str) -> subprocess.CompletedProcess[str
     )
 
 
-def start_and_kill_while_training(home: Path) -> None:
-    """Start the demo, wait until its first attempt is recorded, and kill -9 the demo; its child runs on."""
+def start_and_signal_while_training(home: Path, number: signal.Signals) -> tuple[int, str]:
+    """Start the demo, wait until its first attempt runs, and signal its process group; the attempt runs on."""
     with (home.parent / "killed.log").open("wb") as log:
         command = [sys.executable, "-m", "assets.demo"]
-        process = subprocess.Popen(command, env=environment(home), cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, env=environment(home), cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
     give_up_at = time.monotonic() + TIMEOUT_S
     while time.monotonic() < give_up_at and process.poll() is None:
         if (home / "ledger.db").exists() and list((home / "runs").glob("*/attempt-1/pid")):
             break
         time.sleep(0.1)
     assert process.poll() is None, (home.parent / "killed.log").read_text()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    time.sleep(5)  # into the step, which Dagster runs
+    os.killpg(process.pid, number)
+    return process.wait(30), (home.parent / "killed.log").read_text()
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     home = tmp_path_factory.mktemp("demo") / "home"
-    start_and_kill_while_training(home)
+    interrupted = start_and_signal_while_training(home, signal.SIGINT)
+    start_and_signal_while_training(home, signal.SIGKILL)
     first = run(home, "assets.demo")
     size = Ledger.open(home).log.size()
-    yield Demo(home, first, run(home, "assets.demo"), size)
+    yield Demo(home, interrupted, first, run(home, "assets.demo"), size)
     run(home, "ledger.cli", "serve", "stop", "production")
 
 
@@ -88,6 +93,13 @@ def copy(demo: Demo, tmp_path: Path) -> Path:
 def test_it_finishes_after_a_kill_and_records_nothing_twice(demo: Demo) -> None:
     assert demo.first.returncode == 0, demo.first.stdout + demo.first.stderr
     assert recorded_twice(Ledger.open(demo.home)) == []
+
+
+def test_ctrl_c_ends_it_at_once_with_one_line(demo: Demo) -> None:
+    code, printed = demo.interrupted
+    assert code == 130
+    assert printed.count("interrupted") == 1
+    assert "Traceback" not in printed
 
 
 def test_it_shows_what_it_promises(demo: Demo) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from executors.fake import FakeExecutor
 from executors.runs import materialise_run
 from ledger.artifacts import media_types
 from ledger.budget import set_budget, set_price, status
-from ledger.errors import InfrastructureError, RuleBroken
+from ledger.errors import InfrastructureError, MissingExtra, RuleBroken
 from ledger.home import Ledger
 from tests.executors.specs import fake_spec
 
@@ -37,3 +38,16 @@ def test_who_paid_first_pays_on(home: Path) -> None:
     materialise_run(ledger, spec, budget_stage="second")
     assert ledger.log.streams("budget/") == ["budget/first"]
     assert status(ledger, "first").reserved == "0"
+
+
+def test_a_missing_extra_is_said_before_anything_is_recorded(home: Path) -> None:
+    class Needy(FakeExecutor):
+        needs = ("a_module_that_nobody_has",)
+        extra = "train"
+
+    ledger = Ledger.open(home, create=True, actor="tester")
+    set_price(ledger, "cpu", "1")
+    size = ledger.log.size()
+    with pytest.raises(MissingExtra, match=r"posttrain\[train\]"):
+        materialise_run(ledger, fake_spec(), executor=Needy())
+    assert ledger.log.size() == size
